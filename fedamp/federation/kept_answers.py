@@ -74,7 +74,7 @@ class Answers:
         return np.array(found, np.float64)
 
     def noise_multiplier(
-        self, build: Callable[[float], Mechanism], budget: float, delta: float, precision: float
+        self, build: Callable[[float], Mechanism], budget: float, delta: float, precision: float = PRECISION
     ) -> float:
         """Find the smallest noise multiplier within a budget (:func:`fedamp.accounting.search.calibrate`).
 

@@ -145,9 +145,8 @@ class SideSum(OptionalSection):
         if self.epsilon is None:
             return self
         try:
-            noise = accounting.calibrate(
-                partial(self.cost, plan), self.epsilon, arithmetic.delta_left(plan.scenario.privacy.delta)
-            )
+            left = arithmetic.delta_left(plan.scenario.privacy.delta)
+            noise = plan.answers.noise_multiplier(partial(self.cost, plan), self.epsilon, left)
         except ValueError as error:
             raise ScenarioError(f"{self.key}.epsilon finds no noise: {error}") from None
         return self.with_noise(noise)

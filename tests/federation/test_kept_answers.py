@@ -55,6 +55,14 @@ def test_an_answer_is_computed_once_and_is_the_same_to_the_bit(folder, monkeypat
     assert KEPT.noise_multiplier(Gaussian, 1.0, 1e-5, PRECISION) == noise
 
 
+def test_the_noise_of_a_side_sum_is_found_once(folder, monkeypatch):
+    evaluated = TINY | {"evaluation": {"on": "clients", "epsilon": 0.5}}
+    first = privacy_cost(fedamp.load(evaluated))
+    for place in (fedamp.accounting, kept_answers):
+        monkeypatch.setattr(place, "calibrate", refuse)
+    assert privacy_cost(fedamp.load(evaluated)) == first
+
+
 def test_without_being_asked_nothing_is_kept_or_read(folder):
     ANEW.epsilon(PLAIN, 1e-5, PRECISION)
     assert not folder.exists()

@@ -378,8 +378,14 @@ def _silent() -> Iterator[None]:
 
 
 def _replace_batch_norm(module: nn.Module) -> None:
-    """Replace batch norms, which mix records, by new group norms; trained scales of the old ones are lost."""
+    """Replace batch norms, which mix records, by group norms with the same scales and shifts of channels.
+
+    Their running means and variances do not count any more: a group norm computes its own from each record.
+    """
     for each in module.modules():
         for name, child in each.named_children():
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
-                each.add_module(name, nn.GroupNorm(math.gcd(32, child.num_features), child.num_features))
+                norm = nn.GroupNorm(math.gcd(32, child.num_features), child.num_features)
+                if child.affine:
+                    norm.load_state_dict({"weight": child.weight, "bias": child.bias})
+                each.add_module(name, norm)

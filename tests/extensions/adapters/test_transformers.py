@@ -217,6 +217,27 @@ def test_factors_that_are_not_there_or_have_changed_are_refused(pretrained):
         build(asked, (8,), 11)
 
 
+def test_group_norms_keep_the_trained_scales_and_shifts_of_batch_norms(tmp_path):
+    import transformers
+
+    sizes = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1], "layer_type": "basic", "num_channels": 1}
+    theirs = transformers.ResNetForImageClassification(transformers.ResNetConfig(**sizes))
+    expected = {}
+    for name, each in theirs.named_modules():
+        if isinstance(each, nn.BatchNorm2d):
+            for parameter in (each.weight, each.bias):
+                nn.init.normal_(parameter)
+            expected[name] = each.weight.detach(), each.bias.detach()
+    theirs.save_pretrained(tmp_path)
+    asked = Model(name="transformers:ResNetForImageClassification", initial=str(tmp_path))
+    network = build(asked, (1, 8, 8), 2).get_submodule("network")
+    found = {name: each for name, each in network.named_modules() if isinstance(each, nn.GroupNorm)}
+    assert list(found) == list(expected)
+    for name, norm in found.items():
+        assert torch.equal(norm.weight, expected[name][0])
+        assert torch.equal(norm.bias, expected[name][1])
+
+
 def test_what_the_library_does_not_know_is_refused():
     for model, message in [
         ({"name": "transformers:NoSuchModel"}, "transformers:NoSuchModel cannot be built .*NoSuchModel"),
