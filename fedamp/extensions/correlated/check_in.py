@@ -27,6 +27,23 @@ else:
     accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 
+def _separation_needs(key: str) -> tuple[Claim, ...]:
+    """Make the claims of a separation that is ``auto``: noise with bands, which are compared if they are ``auto``, too.
+
+    Args:
+        key: name of the field that says the separation.
+    """
+
+    def follows_bands(scenario: facts.AnyScenario) -> bool:
+        return bool(scenario.check_in.separation == "auto")
+
+    def follows_budget(scenario: facts.AnyScenario) -> bool:
+        return follows_bands(scenario) and getattr(scenario.privacy.noise, "bands", None) == "auto"
+
+    named = {facts.NOISE_HAS_BANDS: follows_bands, facts.NOISE_FOLLOWS: follows_budget}
+    return (*CheckIn.needs, *(Claim(fact, key, "a number", when) for fact, when in named.items()))
+
+
 class MinSeparation(KOfRounds):
     """Base of schemes whose rounds of a unit have a min-separation, as banded noise needs it.
 
@@ -35,16 +52,6 @@ class MinSeparation(KOfRounds):
     """
 
     separation_key: ClassVar[str]
-    needs = (
-        *CheckIn.needs,
-        Claim(facts.NOISE_HAS_BANDS, "", "with a number", lambda scenario: scenario.check_in.separation == "auto"),
-        Claim(
-            facts.NOISE_FOLLOWS,
-            "",
-            "with a number",
-            lambda scenario: scenario.check_in.separation == getattr(scenario.privacy.noise, "bands", None) == "auto",
-        ),
-    )
 
     @property
     def separation(self) -> int | Literal["auto"]:
@@ -81,6 +88,7 @@ class ClassesCheckIn(MinSeparation):
 
     scheme: Literal["classes"]
     separation_key = "classes"
+    needs = _separation_needs(separation_key)
     keeps = frozenset({facts.ROUNDS_APART, facts.UNITS_INDEPENDENT})
     classes: Count | Literal["auto"] = Field(
         "auto", description="number of public classes; auto: that of the bands of the noise", examples=[2]
@@ -140,6 +148,7 @@ class SpacedCheckIn(MinSeparation):
 
     scheme: Literal["spaced"]
     separation_key = "gap"
+    needs = _separation_needs(separation_key)
     keeps = frozenset({facts.ROUNDS_APART, facts.ANY_ROUNDS_APART, facts.UNITS_INDEPENDENT, facts.UNITS_ALIKE})
     gap: Count | Literal["auto"] = Field(
         "auto",
