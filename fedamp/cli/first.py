@@ -18,10 +18,10 @@ from fedamp.cli.terminal import (
     Overrides,
     ScenarioArgument,
     complete_key,
-    judge,
     load_scenario,
     patiently,
     print_answer,
+    print_cautions,
     print_paths,
 )
 from fedamp.errors import ScenarioError
@@ -74,7 +74,7 @@ def check(
     """Check a scenario and its model before a run. Uses public numbers only, unless --private is given.
 
     It finds, for example, too little signal for the noise, or empty clients.
-    Exit status: 2 if a check fails; then fedamp run would refuse, too.
+    Exit status: 0 if no check fails, 2 if one does; then fedamp run would refuse, too.
     """
     from fedamp.accounting.verify import Check
     from fedamp.federation.kept_answers import KEPT
@@ -107,7 +107,7 @@ def check(
     title = printable(f"{scenario}: valid; {plan.units} units, {plan.scenario.rounds} rounds{seen}")
     print_answer(checks_json(checks) | {"private": private}, as_json, lambda answer: tables.checks_table(title, answer))
     refuse(checks, "fedamp run --anyway")
-    judge(checks)
+    print_cautions(checks)
 
 
 def _record_counts(dataset: "Dataset") -> "tuple[NDArray[np.int64], NDArray[np.bool_], str]":

@@ -1,8 +1,9 @@
 """Read what every command reads, print what it prints, and end as it ends.
 
 :func:`exit_with` is the entry point: every error becomes one line on standard error, with an exit status. The status is
-0 for success, 1 for an unexpected failure or a failed check, 2 for wrong input, and 128 and the signal's number after a
-signal. The classes of :mod:`fedamp.errors` carry them.
+0 for success, 1 for an unexpected failure or a failed check (:func:`judge`), 2 for wrong input, and 128 and the
+signal's number after a signal. A scenario that ``fedamp check`` refuses is wrong input, too. The classes of
+:mod:`fedamp.errors` carry the statuses.
 
 Answers go to standard output, and progress and cautions to standard error, so that ``--json`` can be piped. Text of
 scenarios and runs is printed without control characters.
@@ -211,6 +212,19 @@ def caution_about(scenario: "Scenario") -> None:
         caution(words)
 
 
+def print_cautions(checks: "Sequence[Check]", about: str = "") -> None:
+    """Print a line about checks that call for caution, if there are any.
+
+    Args:
+        checks: with their verdicts.
+        about: begins the line.
+    """
+    from fedamp.runs.verification import complaint
+
+    if words := complaint(checks, "caution"):
+        caution(f"{about}{words}")
+
+
 def judge(checks: "Sequence[Check]", about: str = "") -> None:
     """Print a line about checks that call for caution, and fail if a check has failed.
 
@@ -223,8 +237,7 @@ def judge(checks: "Sequence[Check]", about: str = "") -> None:
     """
     from fedamp.runs.verification import complaint
 
-    if words := complaint(checks, "caution"):
-        caution(f"{about}{words}")
+    print_cautions(checks, about)
     if wrong := complaint(checks):
         raise FedampError(f"{about}{wrong}")
 

@@ -118,8 +118,9 @@ def test_check_says_everything_in_a_table_and_as_json(fedamp, tmp_path, monkeypa
     assert table.status == 0
     assert "60 units, 8 rounds" in table.out
     refused = fedamp("check", scenario, "--set", "privacy.noise_multiplier=1000")
-    assert refused.status == 2
+    assert refused.status == 2  # also in the help, and in docs/scenarios.md
     assert "fail" in refused.out
+    assert "Exit status: 0 if no check fails, 2 if one does" in " ".join(fedamp("check", "--help").out.split())
     assert refused.err.startswith("error: hopeless: signal: ")
 
 
