@@ -116,7 +116,7 @@ def refuse_link(path: Path) -> None:
 
 
 def as_its_folder(path: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file; a new one is as private as its folder. It is an ``opener`` of :func:`open`.
+    """Open a file; a new one is as private as its folder. It is an ``opener`` of ``open``.
 
     The umask is one for all threads of a process, so it is not touched.
 
