@@ -13,7 +13,7 @@ mkdir -p "$out"
 sh packaging/sign.sh "$out" "$key"
 "$python" -m venv "$tools/fresh"
 "$tools/fresh/bin/pip" install --quiet --no-deps "$out"/fedamp-*.whl
-"$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$("$tools/fresh/bin/python" -c '
+"$python" -c 'from importlib.metadata import distribution; print(distribution("numpy").locate_file(""))' > "$("$tools/fresh/bin/python" -c '
 import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
 cd "$tools"
 fresh/bin/fedamp --version

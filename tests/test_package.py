@@ -307,6 +307,24 @@ def test_the_sums_of_what_is_uploaded_are_signed_and_verified_offline(tmp_path):
     assert not verified(folder)
 
 
+@pytest.mark.slow
+def test_make_wheel_builds_what_operators_verify(tmp_path):
+    """The commands of a release: build, check, bill of materials, sums, signature, and a try in a fresh environment."""
+    subprocess.run(["ssh-keygen", "-qt", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    folder = tmp_path / "wheels"
+    command = ["sh", ROOT / "packaging" / "wheel.sh", sys.executable, folder, tmp_path / "key"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"fedamp {FULL['version']}" in done.stdout
+    (folder / "allowed_signers").write_text("fedamp " + (tmp_path / "key.pub").read_text())
+    assert verified(folder)
+    assert {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()} == {
+        f"fedamp-{FULL['version']}-py3-none-any.whl",
+        f"fedamp-{FULL['version']}.tar.gz",
+        "sbom.cdx.json",
+    }
+
+
 # --- public names ----------------------------------------------------------------------------------------------------
 
 
