@@ -30,6 +30,8 @@ class Extension:
     Attributes:
         name: name of the idea, a lower-case word; for extensions of fedamp the name of the folder.
         commands: functions, or Typer applications, that become commands of ``fedamp``, by the command's name.
+        help_groups: groups of ``fedamp --help``, by the command's name: ``Train``, ``Compare``, or any words. A command
+            without a group is among those of other packages.
         accountant_commands: functions that become commands of ``fedamp-accounting``, by the command's name. They take
             the words after it, and return checks (:class:`fedamp.accounting.verify.Check`).
         pages: ``report``: a function that writes a page about runs, from their folders and the file.
@@ -69,6 +71,7 @@ class Extension:
 
     name: str
     commands: Mapping[str, str] = field(default_factory=dict)
+    help_groups: Mapping[str, str] = field(default_factory=dict)
     accountant_commands: Mapping[str, str] = field(default_factory=dict)
     pages: Mapping[str, str] = field(default_factory=dict)
     trackers: Mapping[str, str] = field(default_factory=dict)

@@ -49,16 +49,15 @@ else:
 HELP = "Federated learning with differential privacy, amplified by the randomness that training has anyway."
 SETTINGS = {"help_option_names": ["-h", "--help"]}
 HELP_GROUPS = {  # the first hour's commands come first
-    "Train": "run new check explain watch tune merge",
-    "Account": "privacy calibrate verify total audit",
-    "Compare": "compare report sweep",
-    "Deploy": "doctor certify enroll admit agreement join node",
-    "People": "population release",
-    "Project": "scenarios",
+    "Train": ("run", "new", "check", "explain"),
+    "Account": ("privacy", "calibrate", "verify", "total"),
+    "Compare": ("compare",),
+    "Deploy": ("node",),
+    "People": (),
+    "Project": ("scenarios",),
 }
-"""The commands in groups, in the order of the help. A command that is not installed is left out."""
+"""The core's commands in groups, in the order of the help. Those of extensions follow (``Extension.help_groups``)."""
 OTHERS = "Commands of other packages"
-_GROUP_OF = {name: group for group, names in HELP_GROUPS.items() for name in names.split()}
 
 
 class AllCommands(Mapping[str, click.Command]):
@@ -81,8 +80,11 @@ class AllCommands(Mapping[str, click.Command]):
             if name in core or name in self._paths:
                 raise ValueError(f"fedamp has a command {name} already; expected: another name for an extension's")
             self._paths[name] = path
-        found = [*core, *self._paths]
-        self._names = [name for name in _GROUP_OF if name in found] + [name for name in found if name not in _GROUP_OF]
+        own = {name: group for group, names in HELP_GROUPS.items() for name in names}
+        told = {name: group for each in extensions() for name, group in each.help_groups.items()}
+        self._groups = {name: (told | own).get(name, OTHERS) for name in (*own, *core, *self._paths)}
+        order = list(dict.fromkeys([*HELP_GROUPS, *told.values(), OTHERS]))
+        self._names = sorted(self._groups, key=lambda name: order.index(self._groups[name]))
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names, in the order of the help."""
@@ -100,7 +102,7 @@ class AllCommands(Mapping[str, click.Command]):
             found, alone = named(self._paths[name]), Typer(rich_markup_mode="rich")
             alone.add_typer(found, name=name) if isinstance(found, Typer) else alone.command(name)(found)
             command = get_group(alone).commands[name]
-        command.rich_help_panel = _GROUP_OF.get(name, OTHERS)  # type: ignore[attr-defined]
+        command.rich_help_panel = self._groups[name]  # type: ignore[attr-defined]
         return described(command)
 
 

@@ -12,6 +12,9 @@ from fedamp.extension import keys, offered
 
 S = TypeVar("S", bound=Section)
 
+EXTENDED: set[str] = set()
+"""Paths of the sections that :func:`extend` has extended; empty: the scenario itself."""
+
 
 def extend(section: type[S], path: str = "") -> type[S]:
     """Add the keys that extensions offer to a section.
@@ -27,6 +30,7 @@ def extend(section: type[S], path: str = "") -> type[S]:
         The same class.
     """
     added = {}
+    EXTENDED.add(path)
     for key in keys("sections"):
         above, _, name = key.rpartition(".")
         if above == path:

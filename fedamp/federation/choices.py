@@ -12,7 +12,8 @@ from pydantic import Field
 
 from fedamp.base.section import NeedsHooks, Section
 from fedamp.errors import ScenarioError
-from fedamp.extension import keys, offered, path_of
+from fedamp.extension import extensions, keys, offered, path_of
+from fedamp.federation.added_keys import EXTENDED
 from fedamp.federation.aggregation import AGGREGATIONS, AggregationScheme
 from fedamp.federation.check_in import CHECK_INS, CheckIn
 from fedamp.federation.facts import Declared
@@ -69,6 +70,23 @@ def schemes_of(key: str) -> tuple[type[Declared], ...]:
         places = [place for place, other in enumerate(found) if scheme_of(other) == each.before]
         found.insert(places[0] if places else len(found), each)
     return tuple(found)
+
+
+def refuse_unknown_keys() -> None:
+    """Refuse keys of extensions that no scenario has, because nobody would miss them; all sections must be extended.
+
+    Raises:
+        ScenarioError: one line with the extension, the seam, the key, and the accepted ones.
+    """
+    schemes = (*FAMILIES, "server.optimizer")
+    for extension in extensions():
+        for key in extension.choices:
+            if key not in schemes:
+                raise ScenarioError(f"extension {extension.name}: choices: {key}: expected: {' or '.join(schemes)}")
+        for key in extension.sections:
+            if key.rpartition(".")[0] not in EXTENDED:
+                sections = " or ".join(f"{each}.KEY" for each in sorted(EXTENDED) if each)
+                raise ScenarioError(f"extension {extension.name}: sections: {key}: expected: KEY or {sections}")
 
 
 def scheme_of(member: type[Declared]) -> str:

@@ -20,7 +20,7 @@ from fedamp.extension import keys
 from fedamp.federation.added_keys import extend
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.check_in import AllCheckIn
-from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, by_name
+from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnySubmodels, by_name, refuse_unknown_keys
 from fedamp.federation.contracts import refuse_unproved
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.noise import IndependentNoise
@@ -183,3 +183,6 @@ class Scenario(Section):
         refuse_contradictions(self)
         refuse_unproved(self)
         return self
+
+
+refuse_unknown_keys()

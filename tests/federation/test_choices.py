@@ -1,5 +1,6 @@
 """The keys and schemes of a scenario are those of the core and those that extensions offer."""
 
+import re
 from importlib.metadata import EntryPoint
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ from fedamp import extension
 from fedamp.base.section import Before, Section
 from fedamp.errors import ScenarioError
 from fedamp.extension import Extension, ExtensionError, offered
+from fedamp.federation import choices
 from fedamp.federation.added_keys import extend
 from fedamp.federation.check_in import AllCheckIn, CheckIn
 from fedamp.federation.choices import one_of
@@ -37,7 +39,7 @@ def offers(monkeypatch):
     offered = Extension(
         "weather",
         sections={"sky.weather": f"{HERE}:PLACED", "sky.moon": f"{HERE}:Weather", "other.key": "no.such:module"},
-        choices={"check_in": (f"{HERE}:NightCheckIn",), "other": ("no.such:module",)},
+        choices={"check_in": (f"{HERE}:NightCheckIn",), "submodels": ("no.such:module",)},
     )
     monkeypatch.setattr(extension, "extensions", lambda: (offered,))
 
@@ -78,6 +80,26 @@ def test_a_scheme_without_its_methods_and_name_is_refused_with_what_it_lacks(mon
     lacks = f"check_in: the scheme {HERE}:NoonCheckIn lacks charge, cohorts, expected_cohort, log_likelihood_ratio, "
     with pytest.raises(ScenarioError, match=f"{lacks}most_check_ins, scheme; expected: "):
         one_of("check_in")
+
+
+@pytest.mark.parametrize(
+    ("offer", "words"),
+    [
+        (
+            Extension("sun", choices={"check-in": ("no.such:Sun",)}),
+            "choices: check-in: expected: check_in or submodels ",
+        ),
+        (
+            Extension("sun", sections={"privcy.sun": "no.such:Sun"}),
+            "sections: privcy.sun: expected: KEY or federation.K",
+        ),
+    ],
+    ids=["choices", "sections"],
+)
+def test_a_key_that_no_scenario_has_is_refused_with_the_accepted_ones(monkeypatch, offer, words):
+    monkeypatch.setattr(choices, "extensions", lambda: (offer,))
+    with pytest.raises(ScenarioError, match=f"^extension sun: {re.escape(words)}"):
+        choices.refuse_unknown_keys()
 
 
 @pytest.mark.parametrize(

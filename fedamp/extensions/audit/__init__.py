@@ -15,6 +15,7 @@ from fedamp.extension import Extension
 extension = Extension(
     name="audit",
     commands={"audit": "fedamp.extensions.audit.commands:audit"},
+    help_groups={"audit": "Account"},
     sections={"privacy.canaries": "fedamp.extensions.audit.section:CANARIES"},
     around_run={"audit": "fedamp.extensions.audit.kept_models:kept"},
 )

@@ -11,9 +11,10 @@ from fedamp.extension import Extension
 extension = Extension(
     "deployment",
     commands={
+        "doctor": "fedamp.extensions.deployment.commands:doctor",
         "certify": "fedamp.extensions.deployment.membership:certify",
         "enroll": "fedamp.extensions.deployment.membership:enroll",
         "admit": "fedamp.extensions.deployment.membership:admit",
-        "doctor": "fedamp.extensions.deployment.commands:doctor",
     },
+    help_groups=dict.fromkeys(("doctor", "certify", "enroll", "admit"), "Deploy"),
 )

@@ -496,9 +496,6 @@ _ASKED_ANEW = (
     "numbers above the threshold are not counted as they come, and all are asked anew until enough are above it"
 )
 
-_LOCAL = ToolCall("Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _check_local)
-_SVT = ToolCall("NVFlare", {}, lambda *_: _no_epsilon(f"each uploaded number costs noise_var, too; {_ASKED_ANEW}"))
-
 TOOLS: Mapping[str, ToolCall] = {
     "LocalDpMod": ToolCall(
         "Flower", dict.fromkeys(("clipping_norm", "sensitivity", "epsilon", "delta"), UNKNOWN), _check_local

@@ -14,5 +14,6 @@ from fedamp.extension import Extension
 extension = Extension(
     "merging",
     commands={"merge": "fedamp.extensions.merging.commands:merge"},
+    help_groups={"merge": "Train"},
     readers={"certificate.json": "fedamp.extensions.merging.merged:READER"},
 )

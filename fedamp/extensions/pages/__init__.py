@@ -18,5 +18,6 @@ extension = Extension(
         "watch": "fedamp.extensions.pages.commands:watch",
         "release": "fedamp.extensions.pages.commands:release",
     },
+    help_groups={"report": "Compare", "watch": "Train", "release": "People"},
     pages={"report": "fedamp.extensions.pages.page:write_report"},
 )

@@ -20,6 +20,7 @@ from fedamp.extension import Extension
 extension = Extension(
     name="population",
     commands={"population": "fedamp.extensions.population.commands:app"},
+    help_groups={"population": "People"},
     sections={"privacy.population": "fedamp.extensions.population.section:POPULATION"},
     around_run={"population": "fedamp.extensions.population.account:charged"},
     before_runs={"population": "fedamp.extensions.population.account:check_room"},

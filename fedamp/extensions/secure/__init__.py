@@ -24,6 +24,7 @@ extension = Extension(
         "agreement": "fedamp.extensions.secure.commands:agreement",
         "join": "fedamp.extensions.secure.commands:join",
     },
+    help_groups={"agreement": "Deploy", "join": "Deploy"},
     sections={"federation.agreement": "fedamp.extensions.secure.terms:AGREEMENT"},
     choices={"aggregation": ("fedamp.extensions.secure.terms:SecureAggregation",)},
     task_keys={"terms": "fedamp.extensions.secure.terms:TERMS"},

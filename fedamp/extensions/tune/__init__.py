@@ -14,6 +14,7 @@ from fedamp.extension import Extension
 extension = Extension(
     "tune",
     commands={"sweep": "fedamp.extensions.tune.commands:sweep", "tune": "fedamp.extensions.tune.commands:tune"},
+    help_groups={"sweep": "Compare", "tune": "Train"},
     functions={"sweep": "fedamp.extensions.tune.functions:sweep", "tune": "fedamp.extensions.tune.functions:tune"},
     series={"sweep.json": "fedamp.extensions.tune.results:SWEEPS"},
 )
