@@ -272,6 +272,8 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
 # The inner loops of the evaluators.
 
 
+SIDE_BY_SIDE = 128  # rows of draws that a recursion takes at once
+
 _inner_loops: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
 
@@ -501,31 +503,33 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
 
     It is sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h
     q^h (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of
-    a probability. Sixteen rows at a time, side by side, so that the inner loop is one vector instruction. Only numbers
+    a probability. Many rows at a time, side by side, so that the inner loop is one of vector instructions. Only numbers
     of successes from which ``fewest`` can still be reached are kept.
 
     Returns:
         Means, shape (draws, beginnings), and the largest prod max(1, 1 - q + q x), beyond which nothing grows.
     """
     draws, rounds = ratios.shape
-    k, side = tails.shape[1] - 1, 16
+    k, side, ahead, none = tails.shape[1] - 1, SIDE_BY_SIDE, 8, 1.0 - rate
     means, largest = np.empty((draws, len(beginnings))), 0.0
-    weights, growth, p = np.empty(side), np.empty(side), np.empty((k + 1, side))
+    weights, growth, p = np.ones((ahead, side)), np.empty(side), np.empty((k + 1, side))
     for first in range(0, draws, side):
         here, j = min(side, draws - first), 0
-        p[:], p[0], growth[:], weights[:] = 0.0, 1.0, 1.0, 1.0
+        p[:], p[0], growth[:] = 0.0, 1.0, 1.0
         for i in range(rounds):
-            for d in range(here):
-                weights[d] = rate * ratios[first + d, i]
-                growth[d] *= max(1.0, 1.0 - rate + weights[d])
-            least = max(0, fewest - (rounds - 1 - i))
-            for h in range(min(i + 1, k), least - 1, -1):
-                if h == 0:
-                    for d in range(side):
-                        p[0, d] *= 1.0 - rate
-                else:
-                    for d in range(side):
-                        p[h, d] = (1.0 - rate) * p[h, d] + weights[d] * p[h - 1, d]
+            if i % ahead == 0:  # a row's numbers lie together: some at once
+                for d in range(here):
+                    for later in range(min(ahead, rounds - i)):
+                        weights[later, d] = rate * ratios[first + d, i + later]
+            weight, least = weights[i % ahead], max(0, fewest - (rounds - 1 - i))
+            for d in range(side):
+                growth[d] *= max(1.0, none + weight[d])
+            for h in range(min(i + 1, k), max(least, 1) - 1, -1):
+                now, below = p[h], p[h - 1]
+                for d in range(side):
+                    now[d] = none * now[d] + weight[d] * below[d]
+            if least == 0:
+                p[0] *= none
             if beginnings[j] == i + 1:
                 for d in range(here):
                     total = 0.0
@@ -547,7 +551,7 @@ def block_means(places, ratios, products, shares, tails):  # type: ignore[no-unt
     the largest of these sums.
     """
     draws, blocks = places.shape
-    k, side, none, rarely = len(tails) - 1, 16, shares[0], shares[3] / shares[2] if shares[2] > 0 else 0.0
+    k, side, none, rarely = len(tails) - 1, SIDE_BY_SIDE, shares[0], shares[3] / shares[2] if shares[2] > 0 else 0.0
     means, largest = np.empty(draws), 0.0
     one, two, p = np.zeros(side), np.zeros(side), np.empty((k + 4, side))  # three rows of zeros first
     for first in range(0, draws, side):
@@ -558,8 +562,9 @@ def block_means(places, ratios, products, shares, tails):  # type: ignore[no-unt
                 place = int(places[first + d, i])
                 one[d], two[d] = shares[1] * ratios[place], shares[2] * products[place]
             for h in range(min(3 * i + 6, k + 3), 2, -1):
+                now, below, under, last = p[h], p[h - 1], p[h - 2], p[h - 3]
                 for d in range(side):
-                    p[h, d] = none * p[h, d] + one[d] * p[h - 1, d] + two[d] * (p[h - 2, d] + rarely * p[h - 3, d])
+                    now[d] = none * now[d] + one[d] * below[d] + two[d] * (under[d] + rarely * last[d])
         for d in range(here):
             total = 0.0
             for h in range(k + 1):
@@ -577,7 +582,7 @@ def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
     in descending order are kept.
     """
     draws, rounds = ratios.shape
-    k, side = len(tails) - 1, 16
+    k, side = len(tails) - 1, SIDE_BY_SIDE
     means, largest = np.empty(draws), 0.0
     one, two, growth, p = np.zeros(side), np.zeros(side), np.empty(side), np.empty((k + 1, k + 1, side))
     none = (1.0 - rate) ** 2
@@ -591,15 +596,17 @@ def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
                 growth[d] *= max(1.0, 1.0 - rate + weight)
             for a in range(min(i + 1, k), -1, -1):
                 for b in range(a, -1, -1):
+                    now, fewer = p[a, b], p[max(a - 1, 0), b]
                     for d in range(side):
-                        p[a, b, d] *= none
+                        now[d] *= none
                     if a > b:
                         for d in range(side):
-                            p[a, b, d] += one[d] * p[a - 1, b, d]
+                            now[d] += one[d] * fewer[d]
                     if b:
                         twice = 2.0 if a == b else 1.0  # p[a - 1, a] is p[a, a - 1]
+                        below, neither = p[a, b - 1], p[a - 1, b - 1]
                         for d in range(side):
-                            p[a, b, d] += twice * one[d] * p[a, b - 1, d] + two[d] * p[a - 1, b - 1, d]
+                            now[d] += twice * one[d] * below[d] + two[d] * neither[d]
         for d in range(here):
             total = 0.0
             for a in range(k + 1):

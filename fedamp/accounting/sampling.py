@@ -1324,7 +1324,9 @@ class SampledProfile:
         """
         remove = self._one_sided_epsilon(self.remove, delta, precision, known, highest)
         add = self.add_by_laws("epsilon", delta, remove.upper)
-        return _with_add(remove, add, lambda: self._one_sided_epsilon(self.add or self.remove, delta, precision, known))
+        direction = self.add or self.remove
+        sample = partial(self._one_sided_epsilon, direction, delta, precision, known, enough=remove.upper)
+        return _with_add(remove, add, sample)
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, in both directions; otherwise see :meth:`epsilon`.
@@ -1369,9 +1371,18 @@ class SampledProfile:
         return known
 
     def _one_sided_epsilon(
-        self, direction: Direction, delta: float, precision: float, known: float, highest: int = HIGHEST_SAMPLED_ORDER
+        self,
+        direction: Direction,
+        delta: float,
+        precision: float,
+        known: float,
+        highest: int = HIGHEST_SAMPLED_ORDER,
+        enough: float = 0.0,
     ) -> Bounds:
-        """Return epsilon of one direction: a pilot chooses candidates, and fresh draws certify them."""
+        """Return epsilon of one direction: a pilot chooses candidates, and fresh draws certify them.
+
+        A direction that is far below ``enough``, the upper end of the other one, takes fewer draws.
+        """
         check_delta(delta)
         check_precision(precision)
         charge = CHARGE * delta
@@ -1385,7 +1396,8 @@ class SampledProfile:
             raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(STEPS) * 2
         log_term = math.log(2 * certified / failure)
-        aim = 0.42 * precision * max(pilot.epsilon, 0.02)
+        gap = min((enough - pilot.epsilon) / 2, 0.3 * _HOPELESS * pilot.epsilon)
+        aim = max(0.42 * precision * max(pilot.epsilon, 0.02), gap)
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
         draws = int(min(max(needed, 4096), most))
         half_width(pilot, draws, log_term, bound=1.0)

@@ -18,8 +18,10 @@ from fedamp.accounting import (
     RandomisedResponse,
     Repeat,
     Submodels,
+    arithmetic,
     calibrate,
     group,
+    sampling,
 )
 from fedamp.accounting.bounds import NotEvaluable
 from fedamp.accounting.law import Law
@@ -478,3 +480,27 @@ def test_too_much_work_is_refused_by_name():
 def test_calibration_lands_on_the_safe_side_and_close(build, budget):
     noise = calibrate(build, budget, DELTA)
     assert 0.99 * budget <= build(noise).epsilon(DELTA).upper <= budget
+
+
+@pytest.mark.parametrize("fewest", [0, 3])
+def test_rows_of_a_recursion_are_those_of_enumerated_sets_wherever_they_lie(fewest):
+    """300 rows, more than are summed side by side: each is the same alone, and by all sets of three of seven."""
+    ratios = np.exp(np.random.default_rng(3).standard_normal((300, 7)))
+    tails = np.array([[0.0, 0.0, 0.0, 1.0]])
+    together, _ = arithmetic.symmetric_means(ratios, 0.4, tails, np.array([7]), fewest)
+    alone = [arithmetic.symmetric_means(row[None], 0.4, tails, np.array([7]), fewest)[0][0, 0] for row in ratios]
+    assert together[:, 0].tolist() == alone
+    sets = sum(np.prod(ratios[:, list(some)], axis=1) for some in itertools.combinations(range(7), 3))
+    assert together[:, 0] == pytest.approx(sets * 0.4**3 * 0.6**4, rel=1e-13)  # 7 rounds of a few units each
+
+
+def test_a_direction_that_cannot_decide_takes_few_draws(monkeypatch):
+    taken = {}
+
+    def counted(proposal, above, below, draws, failure):
+        taken[type(proposal)] = draws
+        return certify_deltas(proposal, above, below, draws, failure)
+
+    monkeypatch.setattr(sampling, "certify_deltas", counted)
+    assert Allocation(Gaussian(2.0), 4, 10).epsilon(1e-5).width < 0.015  # 2.68, the add direction 2.65
+    assert taken[AddProposal] < taken[RemoveProposal] / 4
