@@ -61,6 +61,13 @@ class RunHooks:
         for hooks in self._inner:
             hooks.before_question()
 
+    def units_left(self) -> frozenset[int]:
+        """Return the ids of units that are asked nothing from now on, because their people have left.
+
+        They count as zero. The draws and denominators of the others do not change.
+        """
+        return frozenset[int]().union(*(hooks.units_left() for hooks in self._inner))
+
     def before_release(self, round_: int, parameters: Arrays) -> None:
         """Act before a round is entered in the ledger.
 

@@ -77,6 +77,7 @@ def rounds(
                         preflight.check_training(inputs)
                     journal.wait_for_nodes(grid)
                     hooks.before_question()
+                    strategy.units_left = hooks.units_left()
                     began = perf_counter()
                     # 1. Order: the hidden cohort of the round is assigned to nodes, each with its submodel.
                     messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
@@ -109,6 +110,7 @@ def rounds(
             with journal.concluded_on_failure():
                 if journal.lacks_side_release:
                     hooks.before_question()
+                    strategy.units_left = hooks.units_left()
                     journal.ledger.enter_side_release(play_side_sum(strategy, grid))
         journal.finish()
         journal.check_trained(grid)

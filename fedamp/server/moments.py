@@ -52,19 +52,28 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hook
         return inputs
     if known is None:
         hooks.before_question()
+<<<<<<< HEAD
         return inputs.with_statistics(_release_statistics(step, inputs, grid))
+=======
+        return inputs.with_statistics(_released(step, inputs, grid, hooks.units_left()))
+>>>>>>> 7add0c70 (A person's history, leaving and its certificate)
     if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
     return inputs.with_statistics(known.statistics)
 
 
+<<<<<<< HEAD
 def _release_statistics(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
+=======
+def _released(step: Standardise, inputs: RunInputs, grid: Grid, units_left: frozenset[int]) -> Standardise:
+>>>>>>> 7add0c70 (A person's history, leaving and its certificate)
     """Play the round that releases means and deviations; returns the step with these numbers."""
     plan, task = _plan_of(step, inputs.plan), inputs.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))
     parameters = {STATISTICS: np.zeros((2, before.input_shape[0]), np.float32)}
     pipeline = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise)
     strategy = PrivateStrategy(pipeline, task, pipeline.start(parameters))
+    strategy.units_left = units_left
     messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
     replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline)
     release = strategy.release(1, strategy.aggregate(1, replies))

@@ -227,7 +227,7 @@ class ReleasePipeline:
 
         Args:
             what: the round or the side sum, for the error.
-            scheduled: number of units that were asked.
+            scheduled: number of units in the cohort; those that have left are not counted.
             aggregate: of the round.
 
         Raises:
@@ -235,7 +235,7 @@ class ReleasePipeline:
         """
         if aggregate.noisy_nodes is not None:
             return
-        scenario, reported = self.plan.scenario, aggregate.reported
+        scenario, reported, scheduled = self.plan.scenario, aggregate.reported, scheduled - aggregate.units_left
         unit, quorum = scenario.privacy.unit, scenario.federation.quorum
         quorum = DEFAULT_QUORUM if quorum is None else quorum
         if 0 < reported <= aggregate.failed:

@@ -90,6 +90,7 @@ class PrivateStrategy(Strategy):
         roster: the nodes and their units.
         collected: the private sum of the last round, None while clients train. It must stay on the server.
         dummies: whether every node trains all its units in this round, so that check-ins stay hidden from nodes.
+        units_left: ids of units that get no order any more (:meth:`fedamp.runs.around.RunHooks.units_left`).
     """
 
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
@@ -102,6 +103,8 @@ class PrivateStrategy(Strategy):
         self._task_json = task.to_json()
         self._batches: tuple[int, list[Rows]] = (0, [])
         self.dummies = False
+        self.units_left: frozenset[int] = frozenset()
+        self._not_asked = 0
 
     def round_bytes(self, units: int) -> int:
         """Count the bytes of an order with the whole model and of its answer, for a node that hosts so many units."""
@@ -195,6 +198,11 @@ class PrivateStrategy(Strategy):
             The rows of each node, by its id.
         """
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
+        self._not_asked = 0
+        if left := list(self.units_left):
+            each = [(batch, np.isin(batch["id"], left)) for batch in batches]
+            self._not_asked = sum(int(np.count_nonzero(batch["counted"] & out)) for batch, out in each)
+            batches = [batch[~out] for batch, out in each if not out.all()]
         hosted, assigned = Counter(self.roster.host_of.values()), self.roster.assign(batches)
         if all_answer:
             assigned = {node: assigned.get(node, np.zeros(0, UNIT)) for node in sorted(hosted)}
@@ -231,6 +239,7 @@ class PrivateStrategy(Strategy):
         names = {node: roster.name(node) for node in self._orders}
         self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._orders, names)
         self.collected.refused_nodes += len(came) - len(honest)
+        self.collected.units_left = self._not_asked
         failed = [reply for reply in honest if reply.has_error()]
         again = [reply for reply in failed if reply.error.code == flower.STARTED_AGAIN]
         roster.forget({reply.metadata.src_node_id for reply in again})

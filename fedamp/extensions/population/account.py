@@ -8,6 +8,7 @@ with a run changes the token in the file, so of two copies of a run folder only 
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +25,10 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import TOLERANCE, Check, chained_digest
 from fedamp.base.files import FileRecord, write_atomically
+from fedamp.base.ids import in_words
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
-from fedamp.errors import InputError, RunFolderError, ScenarioError
+from fedamp.errors import FedampError, InputError, RunFolderError, ScenarioError
 from fedamp.extensions.population.record import PopulationRecord
 from fedamp.extensions.population.section import population_file
 from fedamp.extensions.population.store import (
@@ -40,13 +42,15 @@ from fedamp.extensions.population.store import (
     UnitCounts,
     UsePrice,
     UseState,
-    counted,
     held,
     percent,
 )
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import RunHooks, RunStart
+from fedamp.runs.records import LedgerRecord
+
+log = logging.getLogger("fedamp.server")
 
 CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
@@ -74,14 +78,17 @@ class RunAccount(RunHooks):
 
     Args:
         population: that pays.
-        place: file of the claim.
-        claim: its content.
+        start: of the run.
+        units: names of its units.
+        claim: the content of the run's claim.
     """
 
-    def __init__(self, population: Population, place: Path, claim: UseClaim) -> None:
+    def __init__(self, population: Population, start: RunStart, units: Sequence[str], claim: UseClaim) -> None:
         super().__init__()
-        self.population, self._place, self._claim = population, place, claim
+        self.population, self._claim, self._units = population, claim, units
+        self._plan, self._folder, self._place = start.plan, start.folder, start.folder.path / CLAIM
         self._asked = self._ended = False
+        self._events, self._units_left = 0, frozenset[int]()
 
     @property
     def record(self) -> PopulationRecord:
@@ -99,6 +106,24 @@ class RunAccount(RunHooks):
             self._move("running")
             self._asked = True
 
+    def units_left(self) -> frozenset[int]:
+        """Return the ids of units whose people have left meanwhile, or before.
+
+        Raises:
+            PopulationError: the nodes draw who checks in, so the server cannot leave anybody out.
+        """
+        if (events := self.population.events) != self._events:
+            contents, owners = self.population.read(), self.population.owners(self._units)
+            left = np.flatnonzero(np.isin(owners, list(contents.left)))
+            self._events = events
+            if more := sorted({*left.tolist()} - self._units_left):
+                log.warning("the people of units %s have left: these units are asked nothing more", in_words(more))
+            self._units_left = frozenset(left.tolist())
+        if self._units_left and self._plan.nodes_draw:
+            found = "somebody has left, and the nodes of this run draw who checks in"
+            raise PopulationError(f"{self.population.file}: {found}; expected: a new agreement without these people")
+        return self._units_left
+
     def has_ended(self) -> None:
         """Remember that the run has ended, so that its use can be settled."""
         self._ended = True
@@ -106,19 +131,32 @@ class RunAccount(RunHooks):
     def close(self) -> None:
         """Settle a run that has ended, give back what was never asked for, and leave the rest to a resumption."""
         state = self.population.read().uses[self._claim.use].state
-        if self._ended and state == "running":
-            self._move("settled")
+        if state == "running":
+            self._move("settled" if self._ended else "running", _released(self._folder.ledger))
         elif state == "reserved":
             self._move("void")
 
-    def _move(self, state: UseState) -> None:
-        """Change the state of the use, with this process's token."""
-        self.population.move(self._claim.use, state, self._claim.tokens, self._claim.tokens[-1])
+    def _move(self, state: UseState, released: Mapping[str, Any] | None = None) -> None:
+        """Change the state of the use, with this process's token, and what it has released."""
+        self.population.move(self._claim.use, state, self._claim.tokens, self._claim.tokens[-1], released)
 
     def _keep(self, **changes: object) -> None:
         """Change the claim on the disk, and here."""
         self._claim = self._claim.model_copy(update=changes)
         write_atomically(self._place, self._claim.to_text().encode(), mode=0o600)
+
+
+def _released(ledger: Path) -> dict[str, Any] | None:
+    """Return what a run has released, for the person's history; None: its ledger does not say it."""
+    try:
+        told = LedgerRecord.read(ledger)
+    except FedampError:  # no round was released; the run itself says what is wrong with its ledger
+        return None
+    return (
+        {"rounds": len(told.releases), "model": told.releases[-1].digest, "ledger": told.head}
+        if told.releases
+        else None
+    )
 
 
 @contextmanager
@@ -176,7 +214,7 @@ def _removed_if_refused(start: RunStart, place: Path) -> Iterator[None]:
 def _open_account(start: RunStart, population: Population, units: Sequence[str], place: Path) -> RunAccount:
     """Open the account of a run: reserve its use, or take it over from the process that played the run before."""
     plan, contents = start.plan, population.read()
-    account = RunAccount(population, place, claim := UseClaim.read(place))
+    account = RunAccount(population, start, units, claim := UseClaim.read(place))
     if claim.population != contents.id:
         raise PopulationError(f"{population.file}: another population than the one with which the run began")
     known = contents.uses.get(claim.use)
@@ -205,9 +243,10 @@ def _open_account(start: RunStart, population: Population, units: Sequence[str],
 def _reserve_use(account: RunAccount, plan: Plan, wanted: str, units: Sequence[str]) -> None:
     """Price a run to its people; where it does not fit, the error says what would."""
     population, claim = account.population, account._claim
-    contents, counts = population.read(), counted(population.owners(units))
-    cost = charges(plan, contents, counts)
-    use = DataUse(claim.use, plan.scenario.name, wanted, cost, counts, token=claim.tokens[-1], run=plan.run_digest)
+    contents = population.read()
+    counts = contents.counted(population.owners(units))
+    given = {"token": claim.tokens[-1], "run": plan.run_digest, "purpose": plan.scenario.description}
+    use = DataUse(claim.use, plan.scenario.name, wanted, charges(plan, contents, counts), counts, **given)
     try:
         contents = population.reserve(use, units)
     except Overspent as error:
@@ -294,7 +333,7 @@ def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
         return
     population = Population(file)
     contents, names = population.read(), runs[0][0].scenario.data.unit_names(Path())
-    counts = counted(population.owners(names))
+    counts = contents.counted(population.owners(names))
     uses = [(DataUse("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
     needed = sum((times * contents.needed(use) for use, times in uses), np.zeros(len(contents.epsilons)))
     left = 1 - contents.spent() * SLACK

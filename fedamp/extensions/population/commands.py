@@ -3,15 +3,15 @@
 import csv
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option, Typer
 
 from fedamp.base.reading import LARGEST, open_regular
 from fedamp.base.start import Later
 from fedamp.cli import terminal
-from fedamp.cli.terminal import AsJson, load_scenario, print_answer
-from fedamp.errors import InputError
+from fedamp.cli.terminal import AsJson, load_scenario, print_answer, print_paths
+from fedamp.errors import InputError, needs_extras
 
 if TYPE_CHECKING:
     from fedamp.report import tables
@@ -20,6 +20,9 @@ else:
 
 app = Typer(no_args_is_help=True, help="Manage a privacy budget for each person over all runs.")
 PopulationFile = Annotated[Path, Argument(metavar="FILE", help="the population's file")]
+PersonId = Annotated[str, Argument(help="the person's id")]
+LanguageOption = Annotated[Literal["en", "de"], Option(help="of fedamp's text")]
+TemplateOption = Annotated[Path | None, Option(help="your own text; made with fedamp's text to be edited")]
 ClientsOption = Annotated[str | None, Option("--data", help="a scenario: its clients are people")]
 PeopleOption = Annotated[
     Path | None, Option("--people", help="csv: a line for each unit, and the person if it is another")
@@ -91,44 +94,99 @@ def show(file: PopulationFile, as_json: AsJson = False) -> None:
 
 @app.command()
 def history(
-    file: PopulationFile, person: Annotated[str, Argument(help="the person's id")], as_json: AsJson = False
+    file: PopulationFile,
+    person: PersonId,
+    out_folder: Annotated[Path | None, Option("--out", help="write a letter to the person into this folder")] = None,
+    language: LanguageOption = "en",
+    template: TemplateOption = None,
+    as_json: AsJson = False,
 ) -> None:
-    """List the uses that a person was charged."""
-    from fedamp.extensions.population.store import Population, percent
+    """List the uses that a person was charged, with date, purpose, models and cost.
+
+    With --out, write the same as a letter (HTML and PDF).
+    Dates are those of this machine's clock. Nothing is decided by them.
+    """
+    from fedamp.extensions.population.history import history_of
+    from fedamp.extensions.population.store import Population
 
     population = Population(file)
     number, contents = population.person(person), population.read()
-    uses = [
-        {
-            "use": use.id,
-            "run": use.name,
-            "state": use.state,
-            "units": charge.units,
-            "share": percent(charge.share, up=True),
-        }
-        for use, charge in contents.series(number)
-    ]
-    columns = {name: name for name in ("use", "run", "state", "units", "share")}
-    left = percent(max(1 - float(contents.spent()[number]), 0.0))
-    answer = {"budget_epsilon": float(contents.epsilons[number]), "delta": contents.delta, "left": left, "uses": uses}
-    print_answer(answer, as_json, lambda found: tables.listing(found["uses"], columns, f"{found['left']} left"))
+    answer = terminal.patiently(history_of, contents, number)
+    columns = {
+        name: name for name in ("date", "run", "purpose", "state", "units", "share", "epsilon", "epsilon_so_far")
+    }
+    title = f"{answer['left']} left" + (f"; the person left on {answer['left_on'][:10]}" if answer["left_on"] else "")
+    print_answer(answer, as_json, lambda found: tables.listing(found["uses"], columns, title))
+    if out_folder is not None:
+        with needs_extras():
+            from fedamp.extensions.population import papers
+        text = papers.filled(papers.template_of("history", language, template), answer | {"person": person})
+        print_paths("letter", *papers.write_both(text, out_folder, "history", language), unless=as_json)
+
+
+@app.command()
+def leave(file: PopulationFile, person: PersonId) -> None:
+    """Let a person leave: she is never drawn again, from the next round of every run on.
+
+    What was reserved for her stays spent, and the draws of all others stay as they are.
+    """
+    from fedamp.extensions.population.store import Population
+
+    (population := Population(file)).leave(person)
+    terminal.out.print(f"has left; head {population.read().head}", soft_wrap=True)
+
+
+@app.command()
+def certificate(
+    file: PopulationFile,
+    person: PersonId,
+    organisation: Annotated[str, Option(help="who signs")],
+    contact: Annotated[str, Option(help="an address for questions and complaints")],
+    out_folder: Annotated[Path, Option("--out", help="the new folder")] = Path("certificate"),
+    key: Annotated[Path | None, Option(help="file of your Ed25519 key; default: the one of fedamp release")] = None,
+    language: LanguageOption = "en",
+    template: TemplateOption = None,
+) -> None:
+    """Write a signed certificate for a person who has left (JSON, HTML and PDF).
+
+    It names the released models and what they can reveal about the person.
+    Others check it with fedamp population verify FOLDER --key KEY.
+    """
+    with needs_extras():
+        from fedamp.extensions.population.certificate import Signatory, write_certificate
+    from fedamp.extensions.population.store import Population
+
+    given = person, Signatory(organisation, contact, key), out_folder, language, template
+    public_key = terminal.patiently(write_certificate, Population(file), *given)
+    print_paths("certificate", out_folder)
+    print_paths("signed by the key", public_key)
 
 
 @app.command()
 def verify(
-    file: PopulationFile,
+    file: Annotated[Path, Argument(metavar="FILE", help="the population's file, or the folder of a certificate")],
     runs: Annotated[list[Path] | None, Argument(help="run folders, released folders or zips")] = None,
+    key: Annotated[str | None, Option(help="the public key, received through a trusted channel (certificates)")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that the file is as fedamp left it, and knows these runs."""
+    """Check that the file is as fedamp left it, and knows these runs.
+
+    Of a certificate, check the signature and every number, and that it names the models of these runs.
+    """
     from fedamp.extensions.population.account import known_to
+    from fedamp.extensions.population.certificate import verify_certificate
     from fedamp.extensions.population.store import Population
     from fedamp.runs.total import check_independent, ledger_of
     from fedamp.runs.verification import checks_json
 
+    ledgers = [(run, ledger_of(run)) for run in runs or ()]
+    if file.is_dir():
+        checks = terminal.patiently(verify_certificate, file, ledgers, key)
+        print_answer(checks_json(checks), as_json, lambda found: tables.checks_table("certificate", found))
+        terminal.judge(checks, f"{file}: ")
+        return
     population = Population(file)
     contents = population.read()
-    ledgers = [(run, ledger_of(run)) for run in runs or ()]
     check_independent(ledgers)
     checks = [known_to(population, run, ledger.get("population")) for run, ledger in ledgers]
     answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}

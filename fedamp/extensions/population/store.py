@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -77,6 +78,10 @@ class DataUse:
         state: reserved before anybody is asked, running from the first message on, then settled; or void.
         token: of the process that plays the run.
         run: uses with one :attr:`fedamp.federation.plan.Plan.run_digest` share hidden choices; empty: it is not known.
+        purpose: what the use is for, in words.
+        date: when it was reserved, by the operator's clock; empty: an earlier version did not write it down.
+        released: ``rounds``, how many models were released; ``model``, the digest of the last one; ``ledger``, the head
+            of the run's ledger. Empty: it is not known.
     """
 
     id: str
@@ -87,6 +92,9 @@ class DataUse:
     state: UseState = "reserved"
     token: str = ""
     run: str = ""
+    purpose: str = ""
+    date: str = ""
+    released: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_charged(self) -> bool:
@@ -106,6 +114,7 @@ class PopulationContents:
         uses: by id, in their order.
         links: of the chain, one for each event.
         rows: digests of the units that each event added, in order.
+        left: when each person who has left did so, by the operator's clock; by number.
     """
 
     id: str
@@ -115,6 +124,7 @@ class PopulationContents:
     uses: dict[str, DataUse] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
+    left: dict[int, str] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
@@ -136,6 +146,20 @@ class PopulationContents:
         for charge in use.charges:
             needed[(counts == charge.units) & (self.epsilons == charge.epsilon)] = charge.share
         return needed
+
+    def counted(self, owners: NDArray[np.int64]) -> UnitCounts:
+        """Count the units of each person in a new use; a person who has left has none.
+
+        Args:
+            owners: number of each unit's person.
+
+        Raises:
+            PopulationError: all of them have left, or a person has more than 65,535 units.
+        """
+        staying = owners[~np.isin(owners, list(self.left))]
+        if len(owners) and not len(staying):
+            raise PopulationError("everybody of this run has left; expected: other people")
+        return counted(staying)
 
     def series(self, person: int) -> list[tuple[DataUse, UsePrice]]:
         """List the uses that a person was charged, in order, with their price."""
@@ -267,10 +291,14 @@ class Population:
             PopulationError: nobody has this id.
         """
         with self._open(write=False) as (database, contents):
-            owner, spelled = contents.person(name)
-            query = "SELECT DISTINCT owner, person FROM units WHERE owner IN (?, ?)"
-            known: dict[bytes, int] = dict(database.execute(query, (owner, spelled)))
-            found = known.get(owner, known.get(spelled))
+            return self._number(database, contents, name)
+
+    def _number(self, database: sqlite3.Connection, contents: PopulationContents, name: str) -> int:
+        """Find the number of a person in an open transaction."""
+        owner, spelled = contents.person(name)
+        query = "SELECT DISTINCT owner, person FROM units WHERE owner IN (?, ?)"
+        known: dict[bytes, int] = dict(database.execute(query, (owner, spelled)))
+        found = known.get(owner, known.get(spelled))
         if found is None:
             raise PopulationError(f"{self.file}: nobody has the id {name!r}")
         return found
@@ -308,7 +336,7 @@ class Population:
                 told = f"this use has the seed of use {seeds[use.run]}, so their costs do not add up"
                 raise PopulationError(f"{self.file}: {told}; expected: another seed")
             owners = _owners_of(self.file, database, contents, units)
-            if not np.array_equal(counted(owners), use.counts):
+            if not np.array_equal(contents.counted(owners), use.counts):
                 raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
             needed, left = contents.needed(use), 1 - contents.spent() * SLACK
             short = np.flatnonzero(needed > left)
@@ -319,8 +347,43 @@ class Population:
             _append_event(database, contents, _use_content(use))
         return contents
 
-    def move(self, use: str, state: UseState, tokens: Sequence[str], token: str) -> PopulationContents:
+    def leave(self, name: str) -> None:
+        """Let a person leave: no new use is charged to her, and running ones ask nothing of her units any more.
+
+        What is reserved for her stays spent, because a part of it is. To leave twice changes nothing.
+
+        Raises:
+            PopulationError: nobody has this id.
+        """
+        with self._open() as (database, contents):
+            person = self._number(database, contents, name)
+            if person not in contents.left:
+                _append_event(database, contents, {"kind": "leave", "person": person})
+
+    @property
+    def events(self) -> int:
+        """Number of events, which is read soon; where it is as before, nothing has changed."""
+        if not self.file.is_file():
+            raise PopulationError(f"{self.file}: no such population; expected: the file with all its uses")
+        with _connected_database(self.file) as database:
+            return int(database.execute("SELECT count(*) FROM events").fetchone()[0])
+
+    def move(
+        self,
+        use: str,
+        state: UseState,
+        tokens: Sequence[str],
+        token: str,
+        released: Mapping[str, Any] | None = None,
+    ) -> PopulationContents:
         """Change a use's state, for a process that holds one of ``tokens``; from then on ``token`` is needed.
+
+        Args:
+            use: its id.
+            state: the new one, or the same.
+            tokens: of which the file has one.
+            token: the new one.
+            released: as :attr:`DataUse.released`; None: as it is known.
 
         Raises:
             PopulationError: another process went on with it, or it cannot get from its state to this one.
@@ -336,8 +399,9 @@ class Population:
                 )
             if found.state not in allowed.get(state, ("running", "settled")):
                 raise PopulationError(f"{self.file}: use {use} is {found.state}, and cannot be {state} any more")
-            if (found.state, found.token) != (state, token):
-                _append_event(database, contents, {"kind": "state", "use": use, "state": state, "token": token})
+            told = {} if released is None else {"released": dict(released)}
+            if (found.state, found.token, found.released) != (state, token, told.get("released", found.released)):
+                _append_event(database, contents, {"kind": "state", "use": use, "state": state, "token": token, **told})
         return contents
 
     @contextmanager
@@ -449,6 +513,7 @@ def _use_content(use: DataUse) -> dict[str, Any]:
     ]
     packed = base64.b64encode(zlib.compress(use.counts.astype("<u2").tobytes())).decode()
     about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token, "run": use.run}
+    about |= {"purpose": use.purpose} if use.purpose else {}
     return about | {"charges": charges, "people": packed}
 
 
@@ -478,19 +543,25 @@ def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) 
                 raise ValueError("a charge is not a share")
             counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
             given = event["use"], event["name"], event["plan"], tuple(charges), counts
-            contents.uses[event["use"]] = DataUse(*given, token=event["token"], run=event.get("run", ""))
+            told = {key: str(event.get(key, "")) for key in ("token", "run", "purpose", "date")}
+            contents.uses[event["use"]] = DataUse(*given, **told)
         case "state":
             if event["state"] not in STATES:
                 raise ValueError(f"no state {event['state']!r}")
-            changed = {"state": event["state"], "token": event["token"]}
+            changed = {key: event[key] for key in ("state", "token", "released") if key in event}
             contents.uses[event["use"]] = replace(contents.uses[event["use"]], **changed)
+        case "leave":
+            if not 0 <= event["person"] < len(contents.epsilons):
+                raise ValueError(f"no person {event['person']!r}")
+            contents.left[event["person"]] = str(event["date"])
         case _:
             raise ValueError(f"no event {event['kind']!r}")
     return contents
 
 
 def _append_event(database: sqlite3.Connection, contents: PopulationContents, event: Mapping[str, Any]) -> None:
-    """Add an event to the chain, after it was applied."""
+    """Add an event to the chain, with the operator's date, after it was applied."""
+    event = {**event, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     previous = contents.head if contents.links else ""
     if previous:
         _apply_event(contents, event)
