@@ -52,21 +52,13 @@ def standardised(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hook
         return inputs
     if known is None:
         hooks.before_question()
-<<<<<<< HEAD
-        return inputs.with_statistics(_release_statistics(step, inputs, grid))
-=======
-        return inputs.with_statistics(_released(step, inputs, grid, hooks.units_left()))
->>>>>>> 7add0c70 (A person's history, leaving and its certificate)
+        return inputs.with_statistics(_release_statistics(step, inputs, grid, hooks.units_left()))
     if known.statistics is None:
         raise RunFolderError(f"ledger.json of {known.scenario}: no statistics; expected: as the run began")
     return inputs.with_statistics(known.statistics)
 
 
-<<<<<<< HEAD
-def _release_statistics(step: Standardise, inputs: RunInputs, grid: Grid) -> Standardise:
-=======
-def _released(step: Standardise, inputs: RunInputs, grid: Grid, units_left: frozenset[int]) -> Standardise:
->>>>>>> 7add0c70 (A person's history, leaving and its certificate)
+def _release_statistics(step: Standardise, inputs: RunInputs, grid: Grid, units_left: frozenset[int]) -> Standardise:
     """Play the round that releases means and deviations; returns the step with these numbers."""
     plan, task = _plan_of(step, inputs.plan), inputs.task
     before = plan.scenario.data.load(task.data_seed, Path(), form_of(task.client, task.model))

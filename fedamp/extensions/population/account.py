@@ -245,7 +245,7 @@ def _reserve_use(account: RunAccount, plan: Plan, wanted: str, units: Sequence[s
     population, claim = account.population, account._claim
     contents = population.read()
     counts = contents.counted(population.owners(units))
-    given = {"token": claim.tokens[-1], "run": plan.run_digest, "purpose": plan.scenario.description}
+    given: Any = {"token": claim.tokens[-1], "run": plan.run_digest, "purpose": plan.scenario.description}
     use = DataUse(claim.use, plan.scenario.name, wanted, charges(plan, contents, counts), counts, **given)
     try:
         contents = population.reserve(use, units)

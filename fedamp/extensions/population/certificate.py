@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedamp.accounting import from_json
 from fedamp.accounting.search import Budget
-from fedamp.accounting.verify import TOLERANCE, Check, signature, signed, text_of
+from fedamp.accounting.verify import TOLERANCE, Check, check_signature, signed_content, text_of
 from fedamp.base.files import flush, write_atomically, writing
 from fedamp.base.reading import read_regular
 from fedamp.errors import InputError
@@ -116,7 +116,7 @@ def write_certificate(
             public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
             manifest: dict[str, Any] = {"format": FORMAT, "written_by": WRITTEN_BY, "name": person}
             manifest |= {"head": contents.head, "files": digests, "public_key": public_key}
-            manifest["signature"] = signing.sign(signed(manifest)).hex()
+            manifest["signature"] = signing.sign(signed_content(manifest)).hex()
             write_atomically(beside / SIGNATURE, text_of(manifest).encode())
             beside.rename(out)
             flush(out.parent)
@@ -149,17 +149,19 @@ def verify_certificate(
         wrong = wrong or next((each.name for each in folder.iterdir() if each.name not in (*FILES, SIGNATURE)), None)
         as_written = (folder / SIGNATURE).read_text() == text_of(manifest) and manifest["format"] == FORMAT
         found = f"{wrong} is not as it was signed" if wrong else None if as_written else f"{SIGNATURE} was changed"
-        checks = [Check.of("files", "as they were signed", fail=found), signature(manifest, public_key)]
+        checks = [Check.of_failure("files", "as they were signed", fail=found), check_signature(manifest, public_key)]
         if found:
             return checks  # nothing in it can be believed
         faults = "; ".join(_false_numbers(told))
     except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"{folder}: no certificate that can be read ({' '.join(str(error).split())})") from None
-    checks.append(Check.of("numbers", f"epsilon <= {told['epsilon']} for all {len(told['uses'])} uses", fail=faults))
+    checks.append(
+        Check.of_failure("numbers", f"epsilon <= {told['epsilon']} for all {len(told['uses'])} uses", fail=faults)
+    )
     named = {use["released"]["ledger"] for use in told["uses"] if use["released"]}
     for run, ledger in ledgers:
         missing = None if ledger["head"] in named else f"{run}: its ledger is not named"
-        checks.append(Check.of("models", f"{run}: its ledger is named", fail=missing))
+        checks.append(Check.of_failure("models", f"{run}: its ledger is named", fail=missing))
     return checks
 
 
@@ -176,8 +178,8 @@ def _false_numbers(told: Mapping[str, Any]) -> Iterator[str]:
 
     budget = Budget(told["budget_epsilon"], told["delta"])
     mechanisms = [from_json(use["mechanism"]) for use in told["uses"]]
-    share = sum(budget.share(mechanism) for mechanism in mechanisms)
-    again = {"share": finite(share), "epsilon": finite(budget.spent(share))}
+    share = sum(budget.share_of_use(mechanism) for mechanism in mechanisms)
+    again = {"share": finite(share), "epsilon": finite(budget.spent_epsilon(share))}
     again["factor"] = factor_of(again["epsilon"])
     risk, claimed_risk = risk_of(budget, share), told["risk"]
     for key, value in again.items():

@@ -41,7 +41,7 @@ def history_of(contents: PopulationContents, person: int) -> dict[str, Any]:
                 "units": charge.units,
                 "share": percent(charge.share, up=True),
                 "epsilon": epsilon_alone(charge.mechanism, contents.delta),
-                "epsilon_so_far": finite(budget.spent(share)),
+                "epsilon_so_far": finite(budget.spent_epsilon(share)),
                 "released": use.released or None,
             }
         )
@@ -49,7 +49,7 @@ def history_of(contents: PopulationContents, person: int) -> dict[str, Any]:
         "budget_epsilon": budget.epsilon,
         "delta": contents.delta,
         "left": percent(max(1 - share, 0.0)),
-        "adaptive_epsilon": finite(budget.spent(share)),
+        "adaptive_epsilon": finite(budget.spent_epsilon(share)),
         "fixed_epsilon": fixed(contents, person),
         "risk": risk_of(budget, share),
         "left_on": contents.left.get(person),

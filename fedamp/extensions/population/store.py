@@ -543,7 +543,7 @@ def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) 
                 raise ValueError("a charge is not a share")
             counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
             given = event["use"], event["name"], event["plan"], tuple(charges), counts
-            told = {key: str(event.get(key, "")) for key in ("token", "run", "purpose", "date")}
+            told: Any = {key: str(event.get(key, "")) for key in ("token", "run", "purpose", "date")}
             contents.uses[event["use"]] = DataUse(*given, **told)
         case "state":
             if event["state"] not in STATES:
