@@ -16,6 +16,7 @@ import numpy as np
 
 from fedamp.accounting.arithmetic import UNIT, Array, combined_copies, log_sum, normal_mass
 from fedamp.accounting.bounds import (
+    Bounds,
     CountOrZero,
     NotEvaluable,
     OnePer,
@@ -50,6 +51,7 @@ from fedamp.accounting.renyi import (
     shifted_moments,
     unbounded_moments,
 )
+from fedamp.accounting.sampling import CHARGE
 
 
 @dataclass(frozen=True, repr=False)
@@ -783,6 +785,28 @@ class RandomSelection(Mechanism):
         """Mix the parts' laws (Yin, Zaheer, Li 2026, Theorems 5.1 and 5.2)."""
         used, weights = self.used_mechanisms
         return Law.mixture([numerical_law(part, detail) for part in used], list(weights))
+
+    def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
+        """Sample the costliest mechanism alone, where a person takes part in several hidden rounds.
+
+        delta is the weighted mean of the mechanisms' (Yin, Zaheer, Li 2026, Theorem 5.1). So epsilon is at least that
+        of each at delta over its weight. The costliest one has what all others leave of delta there: beyond that
+        epsilon they cost less. A certificate that fails is charged before its weight counts.
+        """
+        used, weights = self.used_mechanisms
+        wide = found.lower < (1 - precision) * found.upper and delta < min(weights)
+        if not wide or not any(part.is_sampled for part in used):
+            return found
+        lower = [part.epsilon(delta / w, precision=precision).lower for part, w in zip(used, weights, strict=True)]
+        first = int(np.argmax(lower))
+        others = [w * part.delta(lower[first]).upper for part, w in zip(used, weights, strict=True)]
+        del others[first]
+        left = delta - math.fsum(others) * (1 + 8 * UNIT) - CHARGE * delta / weights[first]
+        if left <= 0:
+            return found
+        last = used[first].epsilon(left / weights[first], precision=precision)
+        sampled = Bounds(lower[first], max(last.upper, lower[first]), last.origin)
+        return self.bracket_intersection(found, sampled)
 
     def moments(self) -> Moments:
         """Return the mean of the parts' moments: the law is drawn."""
