@@ -68,8 +68,16 @@ class PolicyKey(ABC):
         """
 
     @abstractmethod
-    def examine(self, value: Any) -> tuple[bool, str]:
-        """Say whether the node can keep to the key, and the finding in words, for ``fedamp doctor``."""
+    def examine(self, value: Any, folder: Path) -> tuple[bool, str]:
+        """Say whether the node can keep to the key, for ``fedamp doctor``.
+
+        Args:
+            value: of the key.
+            folder: of ``policy.yaml``; relative paths begin there, as in :meth:`before_answer`.
+
+        Returns:
+            Whether it can, and the finding in words.
+        """
 
 
 class Policy(Record):

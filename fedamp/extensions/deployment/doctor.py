@@ -142,16 +142,18 @@ def examine_site(name: str) -> list[Check]:
     told = "docs/data.md tells the files of a machine with its own clients"
     found = list(records.glob("train*")) and (records / "federation.json").exists()
     checks.append(_check_of("records", bool(found), f"{records.absolute()}" if found else "data has no records", told))
-    if Path("policy.yaml").exists():
+    if (file := Path("policy.yaml")).exists():
         try:
-            policy = Policy.read(Path("policy.yaml"))
+            policy = Policy.read(file)
             tasks = "every task" if policy.tasks is None else f"the tasks {', '.join(sorted(policy.tasks)) or 'none'}"
             checks.append(
                 Check.of_failure(
                     "policy", f"{tasks}, with at least {policy.least_people} people here, where --node-config has it"
                 )
             )
-            checks += [_check_of(name, *policy_key(name).examine(value)) for name, value in policy.added.items()]
+            checks += [
+                _check_of(name, *policy_key(name).examine(value, file.parent)) for name, value in policy.added.items()
+            ]
         except DeploymentError as error:
             checks.append(_check_of("policy", False, str(error), "correct policy.yaml"))
     else:

@@ -3,6 +3,7 @@
 docs/deployment.md has the policy's other keys.
 """
 
+from pathlib import Path
 from typing import Any
 
 from fedamp.client import configuration
@@ -29,7 +30,7 @@ class MetricsPolicy(PolicyKey):
                 f"this node's policy does not allow the metrics {', '.join(sorted(others))}; expected: {allowed}"
             )
 
-    def examine(self, value: list[str]) -> tuple[bool, str]:
+    def examine(self, value: list[str], folder: Path) -> tuple[bool, str]:
         """Name the allowed metrics; a node can always keep to them."""
         return True, ", ".join(value) or "none"
 

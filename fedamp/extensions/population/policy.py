@@ -40,12 +40,12 @@ class PopulationPolicy(PolicyKey):
         reserve(file, known, use, units, str(policy.name_of(known.digest)), policy.least_people)
         context.state["population"] = ConfigRecord({"use": use})
 
-    def examine(self, value: str) -> tuple[bool, str]:
+    def examine(self, value: str, folder: Path) -> tuple[bool, str]:
         """Say whether the budget of the node's people can be charged, and how much each has left at least."""
         from fedamp.extensions.population.store import Population, percent
 
         try:
-            spent = Population(Path(value)).read().spent()
+            spent = Population(folder / value).read().spent()
         except FedampError as error:
             return False, str(error)
         return True, f"{len(spent)} people; each has at least {percent(1 - float(spent.max()))} left"

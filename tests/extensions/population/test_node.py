@@ -107,6 +107,13 @@ def test_a_node_that_is_started_again_pays_no_second_time(people):
     assert refused(people, TASK.model_copy(update={"charge": dearer.to_json()})).startswith("this node's people have")
 
 
+def test_the_doctor_and_the_node_read_the_population_beside_the_policy(people, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert refused(people) == ""
+    fine, found = policy.policy_key("population").examine("people.db", people.file.parent)
+    assert (fine, found.partition(";")[0]) == (True, "40 people")
+
+
 def test_two_messages_at_once_pay_once(people):
     with ThreadPoolExecutor(4) as pool:
         before = os.umask(0o022)
