@@ -9,9 +9,7 @@ Only :mod:`fedamp.client.ghost_clipping` forms the same sum in another way. This
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -32,7 +30,6 @@ MARGIN = 1e-6  # scaled norms aim this much below the clip: float32 rounds scale
 STABILITY = 0.01  # added to norms that divide updates, so that tiny ones stay small (Bu et al. 2023, gamma)
 _BLOCK = 2048  # numbers of the sum handled at a time: they stay in the fastest cache while all units are added
 _COMPILED = ("cpu",)  # devices with compiled kernels; the others take array operations, which tests try on a CPU
-_FEW = ContextVar("few", default=False)
 
 
 def quantum(clip: float) -> float:
@@ -94,6 +91,7 @@ def clip_and_sum(
     normalised: bool = False,
     counted: NDArray[np.bool_] | None = None,
     rows: Mapping[str, TableRows] = MappingProxyType({}),
+    compiled: bool = True,
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up.
 
@@ -112,6 +110,7 @@ def clip_and_sum(
         counted: bool [units], which units are in the sum; default: all. The others take as much time, and add nothing.
         rows: for updates of some rows of a table, [units, places, numbers], where they belong. A row that a unit names
             twice counts once, at its first place.
+        compiled: False: without compiled kernels. To load them takes longer than they save, if updates are few.
 
     Returns:
         The sums, float64, and the flags of each unit. Flags also cover units that are not counted.
@@ -134,7 +133,7 @@ def clip_and_sum(
         updates[name].masked_fill_(is_spare(each.numbers).to(updates[name].device)[..., None], 0.0)
     stacks = {name: update if name in rows else _as_in_memory(update) for name, update in updates.items()}
     flat = {name: stack.view(*stack.shape, *[1] * (stack.dim() == 1)).flatten(1) for name, stack in stacks.items()}
-    norms = np.sqrt([np.sum([_square_norms(flat[name]) for name in part], 0) for part in parts])
+    norms = np.sqrt([np.sum([_square_norms(flat[name], compiled) for name in part], 0) for part in parts])
     failed = ~np.isfinite(norms).all(0)
     shares = 1.0 if counted is None else np.where(counted, 1.0, 2.0**-32)  # then every number is below a quantum
     sums: dict[str, Tensor] = {}
@@ -146,7 +145,8 @@ def clip_and_sum(
             if name in rows:
                 sums[name] = _sum_of_rows(stacks[name], scales, _as_float32(limit), unit, rows[name])
                 continue
-            total = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit).view(stacks[name].shape[1:])
+            quanta = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit, compiled)
+            total = quanta.view(stacks[name].shape[1:])
             sums[name] = total if stacks[name] is updates[name] else total.mT
     clipped = ~failed & (norms > np.array(clips)[:, None])
     return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
@@ -171,31 +171,21 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
         return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
 
 
-@contextmanager
-def of_few_updates() -> Iterator[None]:
-    """Clip without compiled kernels in this context: to load them would take longer than they save."""
-    token = _FEW.set(True)
-    try:
-        yield
-    finally:
-        _FEW.reset(token)
-
-
-def _is_compiled(stack: Tensor) -> bool:
+def _is_compiled(stack: Tensor, compiled: bool) -> bool:
     """Say whether compiled kernels clip a stack. They do not in a SuperNode's process for one message."""
-    return stack.device.type in _COMPILED and not (_FEW.get() or flower.in_supernode())
+    return compiled and stack.device.type in _COMPILED and not flower.in_supernode()
 
 
-def _square_norms(stack: Tensor) -> Floats:
+def _square_norms(stack: Tensor, compiled: bool) -> Floats:
     """Compute each unit's squared Euclidean norm in float64, from float32 [units, numbers]."""
-    if _is_compiled(stack):
+    if _is_compiled(stack, compiled):
         squares = np.empty(len(stack))
         _add_squares()(stack.numpy(), squares)
         return squares
     return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
 
 
-def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float) -> Tensor:
+def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, compiled: bool) -> Tensor:
     """Add up units, scaled, in whole quanta.
 
     Args:
@@ -203,11 +193,12 @@ def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, uni
         scales: factor of each unit in quanta, float32; one whose scale is zero adds nothing.
         limit: the most that a scaled number may be, below 2**31.
         unit: size of a quantum.
+        compiled: as for :func:`clip_and_sum`.
 
     Returns:
         float64 [numbers], each a whole multiple of the quantum.
     """
-    if _is_compiled(stack):
+    if _is_compiled(stack, compiled):
         total = np.zeros(stack.shape[1], np.int64)
         _add_quanta()(stack.numpy(), scales, np.float32(limit), total)
         return torch.from_numpy(total * unit)

@@ -247,6 +247,7 @@ class _PieceTrainer:
         loss: of the scenario.
         device: torch's name of the device.
         local: start values of the parameters that stay with their client.
+        compiled: whether compiled kernels may clip.
 
     Attributes:
         batch: records in a gradient step; None: all of a client.
@@ -254,9 +255,16 @@ class _PieceTrainer:
     """
 
     def __init__(
-        self, task: ClientTask, piece: Piece, rate: float, loss: Loss, device: str, local: LocalParameters
+        self,
+        task: ClientTask,
+        piece: Piece,
+        rate: float,
+        loss: Loss,
+        device: str,
+        local: LocalParameters,
+        compiled: bool,
     ) -> None:
-        self.task, self.piece, self.rate, self.local = task, piece, rate, local
+        self.task, self.piece, self.rate, self.local, self.compiled = task, piece, rate, local, compiled
         module = piece.module.to(device)
         known = module if piece.known else None
         self._trainer = StackTrainer(piece.forward, task.client, device, loss, rate, known)
@@ -317,7 +325,7 @@ class _PieceTrainer:
             updates = piece.owned(trained.updates, stack.seeds)
             rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
             clipped = clip_and_sum(
-                updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted, rows
+                updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted, rows, self.compiled
             )
         sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
         report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
@@ -336,6 +344,7 @@ class TrainingNode:
         device: torch's name of the device.
         most: the most clients that can be asked of this node, where that is known; no stack has more slots.
         local: makes the start values of the parameters that stay with their client.
+        compiled: whether compiled kernels may clip; they take a second to load.
 
     Raises:
         DataError: records of another shape than the model takes.
@@ -349,6 +358,7 @@ class TrainingNode:
         device: str = "cpu",
         most: int | None = None,
         local: Callable[[ClientTask, Piece], LocalParameters] = LocalParameters,
+        compiled: bool = True,
     ) -> None:
         shape, expected = list(dataset.input_shape), list(task.input_shape)
         if shape != expected:
@@ -358,7 +368,7 @@ class TrainingNode:
         self._piece = submodels.pieces(task.model, tuple(task.input_shape), task.num_classes, task.split_seed)
         one = submodels.a_piece(self._piece)
         self._frozen, self._local = one.frozen, local(task, one)
-        self._most = sys.maxsize if most is None else most
+        self._most, self._compiled = sys.maxsize if most is None else most, compiled
         self._trainers: dict[int, _PieceTrainer] = {}
         # By the shapes of a model and places for records: how many clients train together, and where that was tried.
         self._slots: dict[_Shape, int] = {}
@@ -421,7 +431,7 @@ class TrainingNode:
         for submodel in np.unique(units["submodel"]).tolist():
             piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
             if trainer is None or trainer.piece is not piece or trainer.rate != rate:
-                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._local)
+                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._local, self._compiled)
                 self._trainers[submodel] = trainer
             yield trainer, units[units["submodel"] == submodel]
 

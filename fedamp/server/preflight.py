@@ -21,7 +21,6 @@ from fedamp import rng
 from fedamp.accounting.verify import Check, Verdict
 from fedamp.base import devices
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
-from fedamp.client.clipping import of_few_updates
 from fedamp.client.stacks import aligned
 from fedamp.client.task import StackSize
 from fedamp.client.training import StackTrainer, arithmetic
@@ -364,11 +363,11 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
 
     synthetic: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather, lost=lost)
     device = devices.here(plan.scenario.engine.device)
-    node = TrainingNode(task.model_copy(update=changes), synthetic, device)
+    node = TrainingNode(task.model_copy(update=changes), synthetic, device, compiled=False)
     seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.possible_draws(masks=1)[0]
     clips, arrays = (1.0,) * len(plan.parts), inputs.state.parameters
     train = partial(node.train, RoundOrder("", 1, clips, rows(range(units), seeds, submodel), arrays))
-    with devices.one_thread(device), of_few_updates():  # as workers train
+    with devices.one_thread(device):  # as workers train
         train()  # which tries, once, how clients can train together
         began = perf_counter()
         train()
