@@ -205,7 +205,7 @@ def test_what_is_installed_to_develop_is_pinned_by_what_it_holds():
             "from fedamp.models.architectures import ARCHITECTURES; from fedamp.models.model import Model;"
             "assert load('scenarios/digits.yaml').data.count_clients(Path('.')) == 479;"
             "[make(Model(name=name)).units() for name, make in ARCHITECTURES.items()];"
-            "DisjointSubmodels(scheme='disjoint', count=3).check(Model(name='mlp'))",
+            "DisjointSubmodels(scheme='disjoint', count=3).check_model(Model(name='mlp'))",
             "torch sklearn pyarrow datasets flwr",
         ),
         (

@@ -636,7 +636,7 @@ class Bundle:
         """Open a file, by a name that a bundle may hold."""
         return open_regular(self._path / name) if self._archive is None else self._archive.open(name)
 
-    def read_text(self, name: str) -> str:
+    def member_text(self, name: str) -> str:
         """Return the content of a file of text; ValueError: it is none, or too large."""
         if self._sizes.get(name, 0) > _MOST_TEXT:
             raise ValueError(f"{name}: larger than any ledger")
@@ -649,7 +649,7 @@ class Bundle:
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the content of a file of JSON; ValueError: it is no object, has a key twice, or is too large."""
         try:
-            found = json.loads(self.read_text(name), object_pairs_hook=each_key_once)
+            found = json.loads(self.member_text(name), object_pairs_hook=each_key_once)
         except (RecursionError, ValueError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(f"{name}: cannot be read ({why})") from None
@@ -703,7 +703,7 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:
     """Check the manifest, and the digests of all files."""
     known = set(manifest) == _KEYS | {"signature"} and manifest["format"] == FORMAT
-    known = known and bundle.read_text(MANIFEST) == text_of(manifest)
+    known = known and bundle.member_text(MANIFEST) == text_of(manifest)
     digits = known and re.fullmatch("[0-9a-f]{64} [0-9a-f]{128}", f"{manifest['public_key']} {manifest['signature']}")
     if not digits or not isinstance(manifest["files"], dict):
         yield Check("files", "fail", f"{MANIFEST} is not a manifest of {FORMAT!r}")

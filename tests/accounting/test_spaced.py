@@ -139,7 +139,7 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
     profile = Spaced(Gaussian(0.9), 2, 8, 3, COEFFICIENTS).sampled_profile()
     (rounds,) = profile.upper.factors
     shares = np.bincount(np.ravel(schedules(2, 8, 3)), minlength=8) / len(means)
-    assert rounds.shares == pytest.approx(shares)
+    assert rounds.round_shares == pytest.approx(shares)
     overlaps = means @ means.T
     for order in (2, 3, 4):
         logs = np.zeros((len(means),) * order)
