@@ -19,20 +19,23 @@ download() {  # PACKAGE
     packages=$(apt-get -qq $lists install --simulate --no-install-recommends "$1" 2>/dev/null | awk '/^Inst/ {print $2}')
     [ -n "$packages" ] && apt-get -qq $lists download $packages >/dev/null 2>&1
 }
-bring() {  # COMMAND, PACKAGE, the program's file in it
-    if PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || [ -x "$venv/bin/$1" ]; then return; fi
-    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then echo "no $1, and no apt to get it with"; return; fi
+unpack() {  # COMMAND, PACKAGE: into $root; fails where the command is there already, or no package can be had
+    if PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || [ -x "$venv/bin/$1" ]; then return 1; fi
+    if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then echo "no $1, and no apt to get it with"; return 1; fi
     root=$venv/debian/$1
     mkdir -p "$scratch/$1"
     cd "$scratch/$1"
     if ! download "$2" && { [ -n "$lists" ] || ! own_lists || ! download "$2"; }; then
         echo "no $1, and none to be had from apt"
-        return
+        return 1
     fi
     rm -rf "$root"
     mkdir -p "$root"
     for package in *.deb; do dpkg-deb -x "$package" "$root"; done
     libraries=$(find "$root" -name '*.so*' -printf '%h\n' | sort -u | paste -sd :)
+}
+bring() {  # COMMAND, PACKAGE, the program's file in it
+    unpack "$1" "$2" || return 0
     printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$libraries" "$root/$3" >"$scratch/command"
     chmod +x "$scratch/command"
     # The library versions of another release, say: better none than one that does not start.
@@ -43,7 +46,27 @@ bring() {  # COMMAND, PACKAGE, the program's file in it
         echo "the $1 of apt does not start here"
     fi
 }
+bring_latex() {  # Debian names the tree of TeX, and makes its format and its list of fonts, when a package is installed
+    unpack pdflatex texlive-latex-recommended || return 0
+    texmf=$root/usr/share/texlive/texmf-dist
+    cat "$texmf"/fonts/map/dvips/amsfonts/*.map >"$root/pdftex.map"
+    cat >"$scratch/command" <<END
+#!/bin/sh
+export LD_LIBRARY_PATH="$libraries" TEXMFCNF="$texmf/web2c" TEXMFDIST="$texmf" TEXMFDBS=
+export TEXMF="{$texmf,$root/usr/share/texmf}" TEXFORMATS="$root" TEXFONTMAPS="$root"
+exec "$root/usr/bin/pdftex" "\$@"
+END
+    chmod +x "$scratch/command"
+    if (cd "$root" && "$scratch/command" -ini -etex -jobname=pdflatex '*pdflatex.ini') </dev/null >/dev/null 2>&1; then
+        sed 's/pdftex" /pdftex" -fmt=pdflatex /' "$scratch/command" >"$venv/bin/pdflatex"
+        chmod +x "$venv/bin/pdflatex"
+    else
+        rm -rf "$root"
+        echo "the pdflatex of apt does not start here"
+    fi
+}
 
 bring nginx nginx usr/sbin/nginx                                                      # a deployment's proxy
 bring nft nftables usr/sbin/nft                                                       # its rules for the ports inside
 bring chromium-headless-shell chromium-headless-shell usr/lib/chromium/chromium-headless-shell  # pages as they are seen
+bring_latex                                                                           # tables of studies, as in a paper

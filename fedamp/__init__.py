@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedamp.api import StopTraining, compare, load, open, play, privacy, run
-    from fedamp.extensions.tune.functions import sweep, tune
+    from fedamp.extensions.tune.functions import study, sweep, tune
 
     __version__: str
 
-__all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep", "tune"]
+__all__ = ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "study", "sweep", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ OPTIONAL = FULL["optional-dependencies"]
 # Taking a name away, or giving it another meaning, breaks the programs of others: a new version, and a line in
 # CHANGELOG.md. The last two packages are used without the rest.
 PROMISED = {
-    "fedamp": ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "sweep", "tune"],
+    "fedamp": ["StopTraining", "compare", "load", "open", "play", "privacy", "run", "study", "sweep", "tune"],
     "fedamp.accounting": [
         "FIXED_GRADIENTS",
         "JOINT_RELEASE",

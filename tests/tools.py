@@ -22,12 +22,13 @@ def tool(*names: str) -> str | None:
 
 BROWSER = tool("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 NGINX, NFT = tool("nginx"), tool("nft")
+PDFLATEX = tool("pdflatex")
 
 
 def but_patience(said: str) -> str:
     """What a command said, but the lines that come after seconds: on a busy machine they come anywhere."""
     return re.sub(
-        r"^(computing the privacy cost; .*|engine \w+: .*|\w+ \d+/\d+ after \d+ s  .*)\n", "", said, flags=re.M
+        r"^(computing the privacy cost; .*|engine \w+: .*|\w+ \d+/\d+ after \d+ s.*  .*)\n", "", said, flags=re.M
     )
 
 

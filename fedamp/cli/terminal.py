@@ -100,7 +100,8 @@ Overrides = Annotated[
     ),
 ]
 Format = Annotated[
-    Literal["table", "csv", "latex", "json"], Option("--format", help="csv: a line for each run; latex: a tabular")
+    Literal["table", "csv", "latex", "markdown", "json"],
+    Option("--format", help="csv: a line for each run; latex: a tabular; all to standard output"),
 ]
 
 
@@ -165,13 +166,14 @@ def print_published(found: "Published", format_: str, plots: list[str]) -> None:
 
     Args:
         found: the runs.
-        format_: ``table``, ``json``, or for other programs ``csv`` (a line for each run) and ``latex`` (a tabular).
+        format_: ``table``, ``json``, or for other programs ``csv`` (a line for each run), ``latex`` (a tabular)
+            and ``markdown``.
         plots: files of pictures, which a table or JSON names.
     """
     match format_:
         case "json":
             print_json(found.to_json() | {"plots": plots})
-        case "csv" | "latex":
+        case "csv" | "latex" | "markdown":
             print(getattr(found, format_)(), end="")
         case _:
             out.print(found.table())

@@ -61,16 +61,17 @@ class Published(ABC):
 
     def csv(self) -> str:
         """Return a line for each run, below the names of the columns; empty where a run has no such value."""
-        stream, rows = io.StringIO(), self.rows()
-        writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue()
+        return lines_of_csv(self.rows())
 
     def latex(self) -> str:
         """Return the printed table with its notes, as a ``tabular`` with the rules of the package booktabs."""
         answer = self.to_json()
-        return self.cells(answer).latex(self.notes(answer))
+        return self.cells(answer).latex(self.notes(answer), answer.get("caption", ""), answer.get("label", ""))
+
+    def markdown(self) -> str:
+        """Return the printed table with its notes, as Markdown."""
+        answer = self.to_json()
+        return self.cells(answer).markdown(self.notes(answer))
 
     def plot(self, name: str | None = None) -> Figure:
         """Draw a picture.
@@ -113,6 +114,15 @@ class Published(ABC):
     def _repr_html_(self) -> str:
         """Return the table and all pictures, for a notebook."""
         return as_html(self.table()) + style.all_inline(self.pictures())
+
+
+def lines_of_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows with the same keys as CSV, below the names of the columns; None is empty."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
 
 
 def compare(folders: Sequence[Path]) -> Published:

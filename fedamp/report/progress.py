@@ -76,10 +76,12 @@ class ProgressBar(Progress):
         left = (TimeRemainingColumn(compact=True), TextColumn("left"))
         super().__init__(*done, *left, console=console, disable=not console.is_terminal, expand=True)
         self.task, self._what, self._ended = self.add_task("", total=None), what, Event()
+        self._began, self._before = monotonic(), 0.0
 
     def start(self) -> None:
         """Show the bar; or start the thread that prints lines."""
         super().start()
+        self._began, self._before = monotonic(), self.tasks[0].completed
         if self.disable and not self.console.quiet:
             Thread(target=self._beat, daemon=True).start()
 
@@ -90,20 +92,39 @@ class ProgressBar(Progress):
 
     def _beat(self) -> None:
         """Print a line now and then, until the bar stops."""
-        began = monotonic()
         while not self._ended.wait(HEARTBEAT):
-            task = self.tasks[0]
             if self.heading:
                 self.console.print(self.heading, highlight=False, markup=False, soft_wrap=True)
                 self.heading = ""
-            line = f"{self._what} {task.completed:g}/{task.total:g} after {monotonic() - began:.0f} s  {self.facts}"
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(self.line(), highlight=False, markup=False, soft_wrap=True)
+
+    def line(self) -> str:
+        """Write numbers, the time left, and the facts as one line; whole units alone count."""
+        task, spent = self.tasks[0], monotonic() - self._began
+        done, total = task.completed - self._before, (task.total or 0) - self._before
+        left = f", about {time_left(spent * (total - done) / done)} left" if 0 < done < total else ""
+        return f"{self._what} {int(task.completed)}/{task.total or 0:g} after {spent:.0f} s{left}  {self.facts}"
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bar and the facts below it."""
         yield self.make_tasks_table(self.tasks)
         if self.facts:
             yield Text(self.facts, no_wrap=True, overflow="ellipsis")
+
+
+def time_left(seconds: float) -> str:
+    """Write a guess in seconds, minutes or hours.
+
+    >>> time_left(95), time_left(760), time_left(12_000)
+    ('95 s', '13 min', '3.3 h')
+    """
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 class ShownProgress:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -38,6 +39,7 @@ LABELS = {
 }
 
 
+BOLD = r"\textbf{{{}}}"
 PAGE = "<pre style='line-height: normal; font-family: monospace'>{code}</pre>"
 
 
@@ -120,11 +122,13 @@ class RowCells(NamedTuple):
         left: headings of the columns of words.
         right: headings of the columns of numbers.
         rows: cells, in the order of ``left`` and ``right``.
+        bold: cells in bold, each by its row and its column.
     """
 
     left: Sequence[str]
     right: Sequence[str]
     rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def headings(self) -> list[str]:
@@ -136,22 +140,47 @@ class RowCells(NamedTuple):
         named_ = [Column(heading, overflow="fold") for heading in self.left]
         counted = [Column(heading, justify="right", no_wrap=True) for heading in self.right]
         table = Table(*named_, *counted, box=box.SIMPLE, padding=(0, 1, 0, 0))
-        for row in self.rows:
+        for row in self._cells("[bold]{}[/]", escape):
             table.add_row(*row)
         return table
 
-    def latex(self, notes: Sequence[str] = ()) -> str:
-        """Return a ``tabular`` for the package booktabs.
+    def _cells(self, bold: str, escaped: Callable[[str], str]) -> list[list[str]]:
+        """Return the rows with all cells escaped, and some of them in bold."""
+        return [
+            [bold.format(escaped(text)) if (row, column) in self.bold else escaped(text) for column, text in cells]
+            for row, cells in enumerate(map(enumerate, self.rows))
+        ]
+
+    def markdown(self, notes: Sequence[str] = ()) -> str:
+        """Return a table of Markdown.
 
         Args:
-            notes: lines below the table.
+            notes: paragraphs below the table.
         """
-        lines = [" & ".join(map(words.latex, row)) + r" \\" for row in (self.headings, *self.rows)]
+        rows = self._cells("**{}**", words.markdown)
+        lines = [list(map(words.markdown, self.headings)), ["---"] * len(self.left) + ["---:"] * len(self.right), *rows]
+        table = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        return "\n\n".join([table, *map(words.markdown, notes)]) + "\n"
+
+    def latex(self, notes: Sequence[str] = (), caption: str = "", label: str = "") -> str:
+        """Return a ``tabular`` for the package booktabs; with a caption a ``table`` that contains it.
+
+        Args:
+            notes: paragraphs below the table.
+            caption: above the table; empty: there is none.
+            label: by which a text refers to the table.
+        """
+        lines = [
+            " & ".join(row) + r" \\" for row in ([*map(words.latex, self.headings)], *self._cells(BOLD, words.latex))
+        ]
         columns = "l" * len(self.left) + "r" * len(self.right)
-        wide = f"\\multicolumn{{{len(columns)}}}{{p{{0.9\\linewidth}}}}"
-        below = [f"{wide}{{\\footnotesize {words.latex(note)}}} \\\\" for note in notes]
-        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", *below])
-        return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
+        body = "\n".join([r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"])
+        table = f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n"
+        below = "".join(f"\n\\par\\smallskip{{\\footnotesize {words.latex(note)}\\par}}\n" for note in notes)
+        if not caption:
+            return table + below
+        above = f"\\centering\n\\caption{{{words.latex(caption)}}}\n\\label{{{label}}}\n"
+        return f"\\begin{{table}}\n{above}{table}{below}\\end{{table}}\n"
 
 
 def total_table(answer: Answer) -> RenderableType:

@@ -57,37 +57,62 @@ class PrintedAnswer(dict[str, Any]):
         return as_html(self._table(harmless(dict(self))))
 
 
-class NotebookProgress(RunProgress):
-    """Shows the progress of a run in one output of a notebook, which changes in place.
+class CellOutput:
+    """One output of a notebook's cell, a line that changes in place.
 
     Args:
         display: IPython's: it shows an object, and returns a handle with ``update``.
     """
 
     def __init__(self, display: Callable[..., Any]) -> None:
+        self._display, self._handle, self._line = display, None, ""
+
+    def show(self, line: str) -> None:
+        """Show a line in place of the last one."""
+        self._line = line
+        if self._handle is None:
+            self._handle = self._display(self, display_id=True)
+        else:
+            self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        """Return the line."""
+        return f"<pre>{escape(self._line)}</pre>"
+
+
+class NotebookProgress(RunProgress):
+    """Shows the progress of a run in one output of a notebook.
+
+    Args:
+        cell: the output.
+    """
+
+    def __init__(self, cell: CellOutput) -> None:
         super().__init__(Console(quiet=True, force_terminal=False, force_jupyter=False))  # no bar of rich, no lines
-        self._display = display
+        self._cell = cell
 
     def started(self, inputs: "RunInputs", finished: "Sequence[RoundRecord]") -> None:
         """Show the cell's output."""
         super().started(inputs, finished)
-        self._handle = self._display(self, display_id=True)
+        self._cell.show(self.bar.line())
 
     def round_done(self, record: "RoundRecord") -> None:
         """Change the cell's output."""
         super().round_done(record)
-        self._handle.update(self)
+        self._cell.show(self.bar.line())
 
-    def _repr_html_(self) -> str:
-        """Return the round and the facts of the bar."""
-        task = self.bar.tasks[0]
-        return f"<pre>{escape(f'round {task.completed:g} of {task.total:g}  {self.bar.facts}')}</pre>"
+
+def notebook_display() -> Callable[..., Any] | None:
+    """Return IPython's ``display`` where this process is the kernel of a notebook; else None."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    display: Callable[..., Any] | None = import_module("IPython.display").display if hasattr(shell, "kernel") else None
+    return display
 
 
 def notebook_cell() -> list[NotebookProgress]:
     """Return an observer that shows a run in a cell, where this process is the kernel of a notebook; else none."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return [NotebookProgress(import_module("IPython.display").display)] if hasattr(shell, "kernel") else []
+    display = notebook_display()
+    return [NotebookProgress(CellOutput(display))] if display else []
 
 
 @dataclass(frozen=True)

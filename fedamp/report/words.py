@@ -55,6 +55,11 @@ def is_share(name: str) -> bool:
     return name in ("accuracy", "f1")
 
 
+def is_better_low(name: str) -> bool:
+    """Say whether a smaller value of a metric is better; of a metric that is not known, a larger one is."""
+    return name in ("loss", "mean_absolute_error")
+
+
 def value_of(name: str, value: float, digits: int = 1) -> str:
     """Write the value of a metric.
 
@@ -192,3 +197,8 @@ def settings(values: Mapping[str, Any]) -> str:
 def latex(text: str) -> str:
     """Escape a text for LaTeX."""
     return "".join(_LATEX.get(letter, letter) for letter in text)
+
+
+def markdown(text: str) -> str:
+    """Escape a text for a cell of Markdown."""
+    return "".join(f"\\{letter}" if letter in "\\|*_`<>[]" else letter for letter in text)

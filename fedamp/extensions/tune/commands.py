@@ -1,14 +1,17 @@
-"""Define the commands ``fedamp sweep`` and ``fedamp tune``."""
+"""Define the commands ``fedamp sweep``, ``fedamp study`` and ``fedamp tune``."""
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Option
+from typer import Argument, Option
 
 from fedamp.cli import terminal
 from fedamp.cli.terminal import AsJson, Overrides, ScenarioArgument, print_answer, print_paths, print_published
 from fedamp.errors import FedampError, InputError, fails_alone
+
+if TYPE_CHECKING:
+    from fedamp.extensions.tune.sweep import Sweep
 
 
 def sweep(
@@ -37,11 +40,44 @@ def sweep(
     with fails_alone("drawing"):
         plots = swept.save_pictures(swept.folder / "plots")
     print_published(swept, "json" if as_json else "table", plots)
+    _fail_unfinished(swept)
+
+
+def _fail_unfinished(swept: "Sweep") -> None:
+    """Fail where runs have not come to their end.
+
+    Raises:
+        InputError: because each one's input is wrong.
+        FedampError: for another reason.
+    """
     if swept.unfinished:
         wrong = all((each.error or "").startswith(f"{InputError.kind}: ") for each in swept.unfinished)
         raise (InputError if wrong else FedampError)(
             f"{len(swept.unfinished)} of {len(swept.runs)} runs are unfinished"
         )
+
+
+def study(
+    study_file: Annotated[Path, Argument(help="the file of a study: scenario, variants, grid, seeds", metavar="STUDY")],
+    out_folder: Annotated[Path | None, Option("--out", help="default: studies/NAME; resumed if it exists")] = None,
+    jobs: Annotated[int | None, Option(help="runs at once; default: the number of cores")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the variants of a study, and write its table and figure for a paper.
+
+    Finished runs are kept, and interrupted ones resumed, by the same command.
+    A study can get further variants, values and seeds in the same folder.
+    """
+    from fedamp.extensions.tune.progress import SweepProgress
+    from fedamp.extensions.tune.study import play_study, read_study
+    from fedamp.federation.reader import load
+
+    read = read_study(study_file)
+    with SweepProgress(terminal.err).shown() as progress:
+        played = play_study(read, lambda changes: load(read.scenario, (), changes), out_folder, jobs, progress)
+    print_answer(played.to_json(), as_json, lambda _: played.table())
+    print_paths("written", *played.files, unless=as_json)
+    _fail_unfinished(played)
 
 
 def tune(

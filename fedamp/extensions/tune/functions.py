@@ -1,4 +1,4 @@
-"""``fedamp.sweep`` and ``fedamp.tune``: the commands, with Python objects as arguments and results.
+"""``fedamp.sweep``, ``fedamp.study`` and ``fedamp.tune``: the commands, with Python objects as arguments and results.
 
 They read scenarios as :func:`fedamp.load` does, call :mod:`fedamp.extensions.tune.sweep` and
 :mod:`fedamp.extensions.tune.tune`, and wrap the results for display. docs/studies.md says which choices cost privacy.
@@ -13,6 +13,7 @@ from fedamp.errors import needs_extras
 
 if TYPE_CHECKING:
     from fedamp.extensions.tune.results import SweepResults
+    from fedamp.extensions.tune.study import StudyResults
     from fedamp.extensions.tune.sweep import Watcher
     from fedamp.extensions.tune.tune import Tuned
 
@@ -55,10 +56,60 @@ def sweep(
     """
     with needs_extras():
         from fedamp.extensions.tune.results import SweepResults
+    from fedamp.extensions.tune.progress import in_cell
     from fedamp.extensions.tune.sweep import sweep
 
     base = load(scenario, **settings) if settings else scenario
-    return SweepResults.of(sweep(lambda values: load(base, **values), grid, given_folder(out), jobs, watcher))
+    with in_cell(watcher) as shown:
+        return SweepResults.of(sweep(lambda values: load(base, **values), grid, given_folder(out), jobs, shown))
+
+
+@from_python()
+def study(
+    source: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    watcher: "Watcher | None" = None,
+    **settings: Any,
+) -> "StudyResults":
+    """Run named variants of a scenario with every combination of some values; write a table and a figure for a paper.
+
+    Finished runs are kept, interrupted ones are resumed. A study can get further variants, values and seeds.
+
+    Args:
+        source: the file of a study, or its content: ``scenario``, ``variants``, ``grid``, ``seeds``, ``metric``.
+        out: folder; default: ``studies/NAME``. It gets ``table.csv``, ``.tex``, ``.md``, ``figure.pdf``, ``.svg``,
+            ``.png``, ``study.json``, and a folder for each run.
+        jobs, watcher: as in :func:`sweep`.
+        settings: those of :func:`fedamp.load`, for all runs.
+
+    Returns:
+        The results; printed, they are the table. ``frame()`` has a row for each run, ``means()`` one for each point.
+
+    Raises:
+        InputError: nothing was run; one line names the fault.
+        Interrupted: Ctrl-C; the same call resumes the study.
+
+    Example:
+        >>> import fedamp
+        >>> asked = {
+        ...     "scenario": "digits",
+        ...     "variants": {"Poisson": {"check_in": {"scheme": "poisson", "rate": 0.1}}, "all": {}},
+        ...     "grid": {"privacy.epsilon": [2, 8]},
+        ...     "seeds": 1,
+        ... }
+        >>> small = {"rounds": 1, "check_in": {"scheme": "all"}, "engine": {"kind": "serial"}}
+        >>> found = fedamp.study(asked, out="studies/small", jobs=1, **small)
+        >>> [row["variant"] for row in found.means()]
+        ['Poisson', 'Poisson', 'all', 'all']
+    """
+    with needs_extras():
+        from fedamp.extensions.tune.study import play_study, read_study
+    from fedamp.extensions.tune.progress import in_cell
+
+    read = read_study(source)
+    with in_cell(watcher) as shown:
+        return play_study(read, lambda each: load(read.scenario, **settings | each), given_folder(out), jobs, shown)
 
 
 @from_python()

@@ -1,23 +1,38 @@
-"""Draw sweeps: the final scores over the values that vary, and the scores by round."""
+"""Draw sweeps and studies: the final scores over the values that vary, and the scores by round."""
+
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import StrMethodFormatter
 
 from fedamp.base.text import printable
-from fedamp.extensions.tune.sweep import REPEATED, Outcome, Sweep
+from fedamp.extensions.tune.sweep import BUDGET, REPEATED, Layout, Spread, Sweep, settings_in_words
 from fedamp.report import style, words
-from fedamp.report.pictures import LINES, round_axis
+from fedamp.report.pictures import COST, GREY, LINES, WITHOUT, round_axis
 
-OF_SEEDS = "public test set; mean ± deviation of the seeds"
+OF_SEEDS = "public test set; mean and its 95 % t interval"
 
 
 @style.usual()
 def sweep_pictures(sweep: Sweep) -> dict[str, Figure]:
     """Draw a sweep whose runs have scores, by the picture's name."""
     return {"score": _final_scores(sweep), "rounds": _scores_by_round(sweep)}
+
+
+@style.usual()
+def study_picture(sweep: Sweep, unamplified: bool) -> Figure:
+    """Draw the figure of a study.
+
+    Args:
+        sweep: whose runs have scores.
+        unamplified: also draw each point at its charge without amplification, hollow, where budgets are across.
+    """
+    return _final_scores(sweep, unamplified)
 
 
 def _of_sweep(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
@@ -28,7 +43,7 @@ def _of_sweep(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
 
 
 def _scores_by_round(sweep: Sweep) -> Figure:
-    """Draw the mean over the seeds of each combination of settings, in a band of a deviation.
+    """Draw the mean over the seeds of each combination of settings, in a band of the 95 % interval of the mean.
 
     At most the best ``LINES`` are drawn, because a reader can tell no more apart.
     """
@@ -40,49 +55,88 @@ def _scores_by_round(sweep: Sweep) -> Figure:
         each = [{record.round: record.score[1] for record in run.evaluated if record.score} for run in outcome.runs]
         rounds = sorted(set.intersection(*map(set, each)))
         scores = scale * np.array([[scores[round_] for round_ in rounds] for scores in each])
-        means, spread = scores.mean(0), scores.std(0, ddof=1) if len(each) > 1 else 0.0
+        spreads = [Spread.of(list(column)) for column in scores.T]
+        means, spread = (np.array([getattr(it, key) or 0.0 for it in spreads]) for key in ("mean", "half_width"))
         looks = style.look(index).options
         axes.plot(rounds, means, **looks | {"markevery": max(1, len(rounds) // 8), "markersize": 5})
         axes.fill_between(rounds, means - spread, means + spread, color=looks["color"], alpha=0.18, linewidth=0)
         shown += [*(means - spread), *(means + spread)]
-        handles.append(Line2D([], [], label=style.shortened(words.settings(outcome.settings), 44), **looks))
+        handles.append(
+            Line2D(
+                [], [], label=style.shortened(settings_in_words(outcome.settings) or words.settings({}), 44), **looks
+            )
+        )
     style.quality(axes, words.metric(name), scale == 100, shown)
     round_axis(axes)
     style.key(canvas, handles)
     return canvas
 
 
-def _final_scores(sweep: Sweep) -> Figure:
-    """Draw the mean score with its deviation over the first key that varies.
+def _final_scores(sweep: Sweep, unamplified: bool = False) -> Figure:
+    """Draw the mean score with its interval over a numeric key that varies: a line for each of the other settings.
 
-    Each combination of the other keys is a line; values without an order are points alone.
+    Values without an order are points alone. Scores without noise are lines across.
     """
     canvas, axes, name, scale = _of_sweep(sweep)
-    first, *others = sweep.varied or [""]
-    values = sweep.grid.get(first, [None])
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    places = {str(value): float(value if numeric else index) for index, value in enumerate(values)}
-    lines: dict[str, list[Outcome]] = {}
-    for outcome in sweep.outcomes:
-        lines.setdefault(words.settings({key: outcome.settings[key] for key in others}), []).append(outcome)
-    shown, handles = [], []
-    for index, (line, outcomes) in enumerate(lines.items()):
-        looks, scored = style.look(index).options, [each for each in outcomes if each.score is not None]
-        looks |= {} if numeric else {"linestyle": ""}  # a line between schemes would say that they have an order
-        means = np.array([scale * each.score.mean for each in scored if each.score])
-        deviations = np.array([scale * (each.score.deviation or 0.0) for each in scored if each.score])
-        axes.errorbar([places[str(each.settings.get(first))] for each in scored], means, deviations, capsize=4, **looks)
-        shown += [*(means - deviations), *(means + deviations)]
+    layout = sweep.layout()
+    numbers = [value for value in layout.values if value is not None]
+    places = list(map(float, numbers)) if layout.is_numeric else list(map(float, range(len(layout.values))))
+    shown: list[float] = []
+    handles: list[Artist] = []
+    hollow = unamplified and layout.across == BUDGET
+    for index, (line, points) in enumerate(layout.lines.items()):
+        looks = style.look(index).options | {"markersize": 5}
+        scored = {place: it.outcome for place, it in sorted(points.items()) if it.outcome.score}
+        ends = {place: [scale * end for end in it.score.ends] for place, it in scored.items() if it.score}
+        means = {place: scale * it.score.mean for place, it in scored.items() if it.score}
+        for place in [each for each in scored if each >= len(places)]:  # without noise
+            axes.axhline(means[place], color=looks["color"], linestyle=":", linewidth=1.0)
+            shown.append(means.pop(place))
+        across, heights = [places[place] for place in means], list(means.values())
+        low, high = (np.array([ends[place][side] for place in means]) for side in (0, 1))
+        if layout.is_numeric:
+            axes.plot(across, heights, **looks)
+            axes.fill_between(across, low, high, color=looks["color"], alpha=0.18, linewidth=0)
+        else:  # a line between schemes would say that they have an order
+            bars = [np.array(heights) - low, high - np.array(heights)]
+            axes.errorbar(across, heights, bars, capsize=4, **looks | {"linestyle": ""})
+        if hollow:
+            for place, height in means.items():
+                _draw_unamplified(axes, places[place], height, scored[place].unamplified_epsilon, looks)
+        shown += [*low, *high, *heights]
         handles.append(Line2D([], [], label=style.shortened(line, 44), **looks))
-    found = np.array(list(places.values()))
-    if len(found) > 2 and found.min() > 0 and found.max() > 8 * found.min():
+    if len(numbers) < len(layout.values) and layout.is_numeric:
+        handles.append(Line2D([], [], label="without noise", **GREY))
+    if any(it.outcome.score and it.outcome.score.half_width for each in layout.lines.values() for it in each.values()):
+        handles.append(Patch(color=style.GREY, alpha=0.25, linewidth=0, label="95 % interval of the mean (t)"))
+    if hollow:
+        handles.append(Line2D([], [], label=WITHOUT, color=style.GREY, marker="o", mfc="white", linestyle=""))
+    _label_across(axes, sweep, layout, places, hollow)
+    style.quality(axes, words.metric(name), scale == 100, shown)
+    if len(handles) > 1 or layout.across != (sweep.varied or [""])[0]:
+        style.key(canvas, handles)
+    return canvas
+
+
+def _draw_unamplified(axes: Axes, budget: float, height: float, cost: float | None, looks: dict[str, Any]) -> None:
+    """Draw a point also at its charge without amplification, hollow, with a line to its budget."""
+    if cost is not None:
+        axes.plot([budget, cost], [height, height], linewidth=0.8, **GREY)
+        axes.plot(cost, height, color=looks["color"], marker=looks["marker"], mfc="white", linestyle="")
+
+
+def _label_across(axes: Axes, sweep: Sweep, layout: Layout, places: list[float], far: bool) -> None:
+    """Put the values and the name of their key on the horizontal axis, logarithmic where they differ much."""
+    if far or (layout.is_numeric and len(places) > 2 and min(places) > 0 and max(places) > 7 * min(places)):
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
-    axes.set_xticks(found, [style.shortened(words.given(value), 16) if first else "" for value in values])
-    axes.set_xlabel(words.setting(first, sweep.varied) if first else f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
-    axes.margins(x=0.15)
-    style.quality(axes, words.metric(name), scale == 100, shown)
-    if others:
-        style.key(canvas, handles)
-    return canvas
+    if far:
+        style.logarithmic(axes)
+    else:
+        values = [value for value in layout.values if value is not None or not layout.is_numeric]
+        labels = [style.shortened(words.given(value), 16) if layout.across else "" for value in values]
+        axes.set_xticks(places, labels)
+    named = COST if layout.across == BUDGET else words.setting(layout.across, sweep.varied)
+    axes.set_xlabel(named if layout.across else f"{len(sweep.grid.get(REPEATED, [0]))} seeds")
+    axes.margins(x=0.05 if layout.is_numeric else 0.15)

@@ -1,38 +1,59 @@
-"""Show a sweep at the terminal while it runs."""
+"""Show a sweep while it runs: at the terminal, in a log, and in a notebook."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 
-from fedamp.extensions.tune.sweep import SweepJob
+from fedamp.extensions.tune.sweep import SweepJob, Watcher
 from fedamp.report.progress import ProgressBar, ShownProgress
+from fedamp.report.views import CellOutput, notebook_display
 
 
 class SweepProgress(ShownProgress):
-    """Shows a bar of all runs of a sweep, and a line for each run that failed; no bar without a terminal.
+    """Shows a bar of all runs of a sweep, what plays now, and a line for each run that failed.
+
+    Without a terminal the same is a line now and then.
 
     Args:
         console: to write to.
+        cell: output of a notebook that shows the bar; None: the console does.
     """
 
     bar: ProgressBar
 
-    def __init__(self, console: Console) -> None:
-        self._console, self.bar = console, ProgressBar("runs", console)
+    def __init__(self, console: Console, cell: CellOutput | None = None) -> None:
+        self._console, self._cell, self.bar = console, cell, ProgressBar("runs", console)
         self._shares: dict[str, float] = {}
 
     def begun(self, jobs: Sequence[SweepJob]) -> None:
         """Show the bar, for so many runs."""
         self.bar.update(self.bar.task, total=len(jobs))
+        self.bar.facts = "starting"
         self.bar.start()
 
     def round_done(self, job: SweepJob, round_: int) -> None:
-        """Move the bar by the share of a run that is done."""
+        """Move the bar by the share of a run that is done, and name the run."""
         self._shares[job.name] = round_ / job.scenario.rounds
+        self.bar.facts = f"{job.settings or job.name}: round {round_} of {job.scenario.rounds}"
         self.bar.update(self.bar.task, completed=sum(self._shares.values()))
+        if self._cell:
+            self._cell.show(self.bar.line())
 
     def run_done(self, job: SweepJob, error: str | None) -> None:
         """Count a run as done, and name one that failed."""
         self.round_done(job, job.scenario.rounds)
         if error and not error.startswith("interrupted"):
             self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def in_cell(watcher: Watcher | None) -> Iterator[Watcher | None]:
+    """Yield the watcher; where there is none and a notebook's cell waits, one that shows the bar in the cell."""
+    display = None if watcher else notebook_display()
+    if display is None:
+        yield watcher
+        return
+    quiet = Console(quiet=True, force_terminal=False, force_jupyter=False)
+    with SweepProgress(quiet, CellOutput(display)).shown() as progress:
+        yield progress

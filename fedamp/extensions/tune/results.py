@@ -21,7 +21,7 @@ class SweepResults(Sweep, Published):
     @classmethod
     def of(cls, read: Sweep) -> "SweepResults":
         """Return the same sweep as an object of this class."""
-        return cls(read.folder, read.scenario, read.grid, read.runs)
+        return cls(read.folder, read.scenario, read.grid, read.runs, read.metric)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each finished run: its values of the grid's keys, its metrics, and its cost."""

@@ -28,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
+from scipy.special import stdtrit
 
 from fedamp.accounting import Compose, Repeat
 from fedamp.accounting.arithmetic import delta_left
@@ -39,6 +40,7 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.errors import FedampError, InputError, Interrupted, RunFolderError, ScenarioError
 from fedamp.federation.reader import key_and_value
 from fedamp.federation.scenario import Scenario
+from fedamp.report import words
 from fedamp.runs.folder import read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord
@@ -53,6 +55,10 @@ RunSettings = dict[str, Any]  # one value for each key of a grid
 FILE, RUNS = "sweep.json", "runs"
 REPEATED = "seed"
 """Runs that differ in nothing but this key are repetitions of each other."""
+VARIANT = "variant"
+"""The key of a study whose values are names of several values of the scenario."""
+BUDGET = "privacy.epsilon"
+CONFIDENCE = 0.95  # of an interval of a mean over seeds
 
 NOT_CHARGED = (
     "Nothing is charged for choosing: each run's ledger charges that run alone. Scores on public records add nothing "
@@ -125,10 +131,32 @@ class Spread(NamedTuple):
     Attributes:
         mean: of the values.
         deviation: None for a single run.
+        count: number of the values.
     """
 
     mean: float
     deviation: float | None
+    count: int = 1
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % interval of the mean, by Student's t; None for a single run.
+
+        >>> round(Spread.of([0.5, 0.6, 0.7]).half_width, 4)
+        0.2484
+        """
+        if self.deviation is None:
+            return None
+        return float(stdtrit(self.count - 1, 0.5 + CONFIDENCE / 2)) * self.deviation / math.sqrt(self.count)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of that interval; the mean itself for a single run."""
+        return self.mean - (self.half_width or 0.0), self.mean + (self.half_width or 0.0)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return mean, deviation, and half the width of the interval."""
+        return {"mean": self.mean, "deviation": self.deviation, "half_width": self.half_width}
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread | None":
@@ -140,7 +168,7 @@ class Spread(NamedTuple):
         known = [value for value in values if value is not None]
         if not known or len(known) < len(values):
             return None
-        return cls(fmean(known), stdev(known) if len(known) > 1 else None)
+        return cls(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True)
@@ -150,19 +178,23 @@ class Outcome:
     Attributes:
         settings: values of the keys that vary.
         runs: at least one.
+        asked: name of the metric to compare; None: the main one.
     """
 
     settings: RunSettings
     runs: tuple[Run, ...]
+    asked: str | None = None
 
     @property
     def metric(self) -> str:
-        """Name of the score: accuracy, or the main metric of the task."""
-        return next((run.score[0] for run in self.runs if run.score), "accuracy")
+        """Name of the score: accuracy, the main metric of the task, or the one that was asked for."""
+        return self.asked or next((run.score[0] for run in self.runs if run.score), "accuracy")
 
     @cached_property
     def score(self) -> Spread | None:
-        """Spread of the main metric on the public test set."""
+        """Spread of that metric on the public test set."""
+        if self.asked:
+            return Spread.of([run.qualities.get(self.asked) for run in self.runs])
         return Spread.of([run.score[1] for run in self.runs if run.score])
 
     @cached_property
@@ -176,16 +208,64 @@ class Outcome:
         found = [run.epsilon for run in self.runs]
         return None if None in found else max(value for value in found if value is not None)
 
+    @property
+    def unamplified_epsilon(self) -> float | None:
+        """The largest cost of a run without amplification; None if there is none."""
+        return max((run.unamplified_epsilon for run in self.runs if run.unamplified_epsilon), default=None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the outcome in the answer of ``fedamp sweep --json``."""
         return {
             "settings": self.settings,
             "runs": len(self.runs),
             "metric": self.metric,
-            "score": self.score and self.score._asdict(),
-            "validation_score": self.validation_score and self.validation_score._asdict(),
+            "score": self.score and self.score.to_json(),
+            "validation_score": self.validation_score and self.validation_score.to_json(),
             "epsilon_upper": self.epsilon,
+            "unamplified_epsilon_upper": self.unamplified_epsilon,
             "folders": [str(run.folder) for run in self.runs],
+        }
+
+
+class Point(NamedTuple):
+    """A cell of a table, and a point of a figure.
+
+    Attributes:
+        outcome: its runs.
+        is_best: whether its score is the best of its column, or its interval contains the best mean.
+    """
+
+    outcome: Outcome
+    is_best: bool
+
+
+class Layout(NamedTuple):
+    """The order in which a table and a figure show outcomes: lines over the values of one key.
+
+    Attributes:
+        across: the key on the horizontal axis; empty: nothing varies.
+        values: of that key, in order; None stands for no noise where the key is the budget.
+        lines: by the name of the other settings, points by the place of their value.
+        is_numeric: whether the values have a place on an axis.
+    """
+
+    across: str
+    values: list[Any]
+    lines: dict[str, dict[int, Point]]
+    is_numeric: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return rows and columns with the score of each cell."""
+        return {
+            "across": self.across,
+            "values": self.values,
+            "lines": {
+                name: [
+                    (found := points.get(place)) and {**found.outcome.to_json(), "is_best": found.is_best}
+                    for place in range(len(self.values))
+                ]
+                for name, points in self.lines.items()
+            },
         }
 
 
@@ -198,12 +278,14 @@ class Sweep:
         scenario: its name.
         grid: values by key.
         runs: in the order of the grid.
+        metric: that is compared; None: the main one.
     """
 
     folder: Path
     scenario: str
     grid: Mapping[str, list[Any]]
     runs: tuple[SweptRun, ...]
+    metric: str | None = None
 
     @property
     def finished(self) -> tuple[Run, ...]:
@@ -217,8 +299,9 @@ class Sweep:
 
     @property
     def varied(self) -> list[str]:
-        """Keys with several values, without the repeated one (``seed``)."""
-        return [key for key, values in self.grid.items() if len(values) > 1 and key != REPEATED]
+        """Keys with several values, without the repeated one (``seed``); variants are among them even if alone."""
+        several = {key for key, values in self.grid.items() if len(values) > 1} | {VARIANT}
+        return [key for key in self.grid if key in several and key != REPEATED]
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
@@ -228,7 +311,32 @@ class Sweep:
             settings = {key: swept.settings[key] for key in self.varied}
             if swept.run is not None:
                 found.setdefault(json.dumps(settings, default=str), (settings, []))[1].append(swept.run)
-        return [Outcome(settings, tuple(runs)) for settings, runs in found.values()]
+        return [Outcome(settings, tuple(runs), self.metric) for settings, runs in found.values()]
+
+    def layout(self) -> Layout:
+        """Put the first numeric key that varies on the horizontal axis; the other settings name the lines.
+
+        Without a numeric key the first one that varies is there, and lines have no order.
+        """
+        across = next(filter(self._is_numeric, self.varied), next(iter(self.varied), ""))
+        values = sorted(self.grid.get(across, [None]), key=lambda value: _order_of(value, self._is_numeric(across)))
+        lines: dict[str, dict[int, Outcome]] = {}
+        for outcome in self.outcomes:
+            others = {key: value for key, value in outcome.settings.items() if key != across}
+            lines.setdefault(settings_in_words(others) or "all runs", {})[
+                values.index(outcome.settings.get(across))
+            ] = outcome
+        best = {place: _best_end([points.get(place) for points in lines.values()]) for place in range(len(values))}
+        told = {
+            name: {place: Point(each, _reaches(each, best[place])) for place, each in points.items()}
+            for name, points in lines.items()
+        }
+        return Layout(across, values, told, self._is_numeric(across))
+
+    def _is_numeric(self, key: str) -> bool:
+        """Say whether all values of a key are numbers; None is a budget without noise."""
+        found = [value for value in self.grid.get(key, []) if not (value is None and key == BUDGET)]
+        return bool(found) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
 
     @cached_property
     def best(self) -> list[Outcome]:
@@ -261,6 +369,22 @@ class Sweep:
                 {run: LedgerRecord.read(run / "ledger.json") for run in begun_in(self.folder)}
             ),
         }
+
+
+def _order_of(value: Any, is_numeric: bool) -> float:
+    """Return the place of a value: numbers by size, no noise last, others as they are given."""
+    return 0.0 if not is_numeric else math.inf if value is None else float(value)
+
+
+def _best_end(found: Sequence[Outcome | None]) -> float | None:
+    """Return the best mean of a column; None where nothing is scored."""
+    scores = [(each.score.mean, words.is_better_low(each.metric)) for each in found if each and each.score]
+    return (min if scores[0][1] else max)(mean for mean, _ in scores) if scores else None
+
+
+def _reaches(outcome: Outcome, best: float | None) -> bool:
+    """Say whether the interval of an outcome contains the best mean."""
+    return best is not None and outcome.score is not None and outcome.score.ends[0] <= best <= outcome.score.ends[1]
 
 
 def is_sweep(folder: Path) -> bool:
@@ -323,7 +447,7 @@ def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
     """
     runs = list(folders.values())
     promises = {tuple(map(str, run.promise.values())) for run in runs}
-    delta, together, words = runs[0].delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
+    delta, together, said = runs[0].delta if runs else None, None, [NOT_CHARGED, UNKNOWN]
     fine = all(run.mechanism.is_private and not run.has_known_seed for run in runs)
     if delta is not None and len(promises) == 1 and fine:
         check_independent([(folder, run.content()) for folder, run in folders.items()])
@@ -331,9 +455,9 @@ def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
         joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
         together = finite_or_none(joint.epsilon(delta_left(delta, len(runs))).upper)
     if together is not None:
-        words = [NOT_CHARGED, JOINT.format(together, delta, len(runs))]
+        said = [NOT_CHARGED, JOINT.format(together, delta, len(runs))]
     choice = {"charged": 0, "runs": len(runs), "delta": delta, "all_runs_epsilon": together}
-    return choice | {"in_words": [*words, ALTERNATIVES]}
+    return choice | {"in_words": [*said, ALTERNATIVES]}
 
 
 # --- playing it -----------------------------------------------------------------------------------------------------
@@ -352,12 +476,14 @@ class SweepJob(NamedTuple):
         scenario: with the run's values.
         folder: of the run.
         resume: whether it has begun.
+        settings: of the run, in words.
     """
 
     name: str
     scenario: Scenario
     folder: Path
     resume: bool
+    settings: str = ""
 
 
 class Watcher(Protocol):
@@ -383,6 +509,7 @@ def sweep(
     out: Path | None = None,
     jobs: int | None = None,
     watcher: Watcher | None = None,
+    opened: Callable[[str], object] = lambda scenario: None,
 ) -> Sweep:
     """Run every combination of a grid's values, as :func:`fedamp.extensions.tune.functions.sweep`, with its errors.
 
@@ -392,6 +519,7 @@ def sweep(
         out: folder; default: ``sweeps/NAME``.
         jobs: number of runs at once; with 1 they play in this process. Default: the number of cores.
         watcher: follows every round and run.
+        opened: called with the scenario's name before the first run, when the folder is there.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
@@ -405,12 +533,14 @@ def sweep(
     _make_folder(folder, private=not all(each.known_seed for each in scenarios.values()))
     with locked(folder):
         places = {each: folder / RUNS / each for each in scenarios}
+        told = {run.folder: settings_in_words(run.settings) for run in runs}
         waiting = [
-            SweepJob(each, scenario, places[each], resume=(places[each] / "scenario.yaml").is_file())
+            SweepJob(each, scenario, places[each], (places[each] / "scenario.yaml").is_file(), told[each])
             for each, scenario in scenarios.items()
             if not _is_done(scenario, places[each])
         ]
         SweepRecord(written_by=f"fedamp {version()}", scenario=name, grid=lists, runs=runs).write(folder / FILE)
+        opened(name)
         try:
             errors = _play_jobs(waiting, min(jobs or os.cpu_count() or 1, len(waiting)), watcher)
         except (Interrupted, KeyboardInterrupt):
@@ -653,9 +783,19 @@ def points(grid: Grid) -> list[RunSettings]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
+def settings_in_words(settings: RunSettings) -> str:
+    """Write a run's settings; a variant is its name alone."""
+    others = {key: value for key, value in settings.items() if key != VARIANT and (key, value) != (BUDGET, None)}
+    noise = ["without noise"] if settings.get(BUDGET, 0) is None else []
+    return ", ".join(filter(None, [settings.get(VARIANT, ""), words.settings(others) if others else "", *noise]))
+
+
 def folder_name(settings: RunSettings, grid: Grid) -> str:
-    """Name a run's folder by the keys that vary, with their values; a long name ends with a digest."""
-    varying = {key: value for key, value in settings.items() if len(grid[key]) > 1}
+    """Name a run's folder by the keys that vary, with their values; a long name ends with a digest.
+
+    In a study all keys are in the name, so that it can get further variants and values.
+    """
+    varying = {key: value for key, value in settings.items() if len(grid[key]) > 1 or VARIANT in grid}
     name = ",".join(f"{key}={_value_text(value)}" for key, value in (varying or settings).items())
     safe = re.sub(r"[^A-Za-z0-9.,=_+-]+", "", name)
     if safe == name and len(name) <= LONGEST_NAME:
