@@ -103,8 +103,8 @@ def test_latex_has_the_cells_of_the_table_and_nothing_that_latex_would_read(runs
     assert re.search(r"& \d\d\.\d\\% & \d+\.\d+ & ", row)
     assert {line.count(" & ") for line in lines if line.endswith(r" \\")} == {6}
     notes = [line for line in lines if r"\footnotesize" in line]
-    assert len(notes) == len(compared.to_json()["cautions"]) > 0
-    assert min(map(lines.index, notes)) > lines.index(r"\end{tabular}")  # a long note makes no column wide
+    assert len(notes) == len(compared.to_json()["cautions"])
+    assert all(lines.index(note) > lines.index(r"\end{tabular}") for note in notes)  # a long one makes no column wide
     assert lines[0] == r"\begin{tabular}{lrrrrrr}"
 
 

@@ -109,7 +109,9 @@ def study(
 
     read = read_study(source)
     with in_cell(watcher) as shown:
-        return play_study(read, lambda each: load(read.scenario, **settings | each), given_folder(out), jobs, shown)
+        return play_study(
+            read, lambda each: load(read.scenario, **settings | dict(each)), given_folder(out), jobs, shown
+        )
 
 
 @from_python()

@@ -131,12 +131,12 @@ class Spread(NamedTuple):
     Attributes:
         mean: of the values.
         deviation: None for a single run.
-        count: number of the values.
+        seeds: number of the values.
     """
 
     mean: float
     deviation: float | None
-    count: int = 1
+    seeds: int = 1
 
     @property
     def half_width(self) -> float | None:
@@ -147,7 +147,7 @@ class Spread(NamedTuple):
         """
         if self.deviation is None:
             return None
-        return float(stdtrit(self.count - 1, 0.5 + CONFIDENCE / 2)) * self.deviation / math.sqrt(self.count)
+        return float(stdtrit(self.seeds - 1, 0.5 + CONFIDENCE / 2)) * self.deviation / math.sqrt(self.seeds)
 
     @property
     def ends(self) -> tuple[float, float]:
