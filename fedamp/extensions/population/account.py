@@ -8,7 +8,6 @@ with a run changes the token in the file, so of two copies of a run folder only 
 """
 
 import json
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,9 +27,10 @@ from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.ids import in_words
 from fedamp.base.numbers import at_least, at_most
 from fedamp.base.record import Record
-from fedamp.errors import FedampError, InputError, RunFolderError, ScenarioError
+from fedamp.errors import FedampError, InputError, RunFolderError, ScenarioError, tell
 from fedamp.extensions.population.record import PopulationRecord
 from fedamp.extensions.population.section import population_file
+from fedamp.extensions.population.spelling import alike_names, in_short
 from fedamp.extensions.population.store import (
     SLACK,
     STATES,
@@ -49,8 +49,6 @@ from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.records import LedgerRecord
-
-log = logging.getLogger("fedamp.server")
 
 CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed
@@ -117,7 +115,7 @@ class RunAccount(RunHooks):
             left = np.flatnonzero(np.isin(owners, list(contents.left)))
             self._events = events
             if more := sorted({*left.tolist()} - self._units_left):
-                log.warning("the people of units %s have left: these units are asked nothing more", in_words(more))
+                tell(f"the people of units {in_words(more)} have left: these units are asked nothing more")
             self._units_left = frozenset(left.tolist())
         if self._units_left and self._plan.nodes_draw:
             found = "somebody has left, and the nodes of this run draw who checks in"
@@ -182,6 +180,9 @@ def charged(start: RunStart) -> Iterator[RunAccount | None]:
         raise RunFolderError(
             f"{place}: missing; expected: the file of the original run folder, or a run that began without a population"
         )
+    owners = population.owners(units).tolist()
+    if alike := alike_names(zip(units, owners, strict=True)):
+        tell(f"{file}: {in_short(alike)}")
     with _removed_if_refused(start, place):
         if not place.exists():
             claim = UseClaim(population=population.id, use=_random_token(), tokens=(_random_token(),), record=None)
@@ -337,8 +338,8 @@ def check_room(runs: Sequence[tuple[Plan, int]]) -> None:
     uses = [(DataUse("", "", "", charges(plan, contents, counts), counts), times) for plan, times in runs]
     needed = sum((times * contents.needed(use) for use, times in uses), np.zeros(len(contents.epsilons)))
     left = 1 - contents.spent() * SLACK
-    if (needed > left).any():
-        person = int(np.argmin(left - needed))
+    if ((needed > left) & (needed > 0)).any():
+        person = int(np.argmin(np.where(needed > 0, left - needed, np.inf)))
         found = f"{percent(max(float(left[person]), 0.0))} of the budget left, and all of them cost"
         raise PopulationError(
             f"{population.file}: somebody has {found} {percent(float(needed[person]), up=True)}; expected: a smaller "
@@ -395,14 +396,15 @@ def standing(contents: PopulationContents) -> dict[str, Any]:
     spent = contents.spent()
     person = int(np.argmax(spent))
     budget, share = contents.budget(person), float(spent[person])
+    adaptive = budget.spent_epsilon(share)
     states = [use.state for use in contents.uses.values()]
     return {
-        "people": len(spent),
+        "people": contents.people,
         "uses": {state: states.count(state) for state in STATES},
         "budget_epsilon": budget.epsilon,
         "delta": budget.delta,
-        "share_spent": share,
-        "adaptive_epsilon_upper": budget.spent_epsilon(share),
+        "share_spent": share if math.isfinite(share) else None,
+        "adaptive_epsilon_upper": adaptive if math.isfinite(adaptive) else None,
         "fixed_epsilon_upper": fixed(contents, person),
         "head": contents.head,
     }

@@ -46,6 +46,15 @@ def _read_people(data: str | None, people: Path | None) -> list[tuple[str, str]]
     return [(row[0], row[-1]) for row in rows]
 
 
+def _caution_about(file: Path, people: list[tuple[str, str]]) -> None:
+    """Tell of ids that may be one person."""
+    from fedamp.extensions.population.spelling import in_short
+    from fedamp.extensions.population.store import Population
+
+    if found := Population(file).alike(person for _, person in people):
+        terminal.caution(in_short(found))
+
+
 @app.command()
 def new(
     file: PopulationFile,
@@ -57,8 +66,10 @@ def new(
     """Make a population: people, and what all uses of their data may cost each of them."""
     from fedamp.extensions.population.store import Population
 
-    made = Population.new(file, _read_people(data, people), epsilon, delta).read()
-    terminal.out.print(f"{len(made.epsilons):,} people; head {made.head}", soft_wrap=True)
+    rows = _read_people(data, people)
+    made = Population.new(file, rows, epsilon, delta).read()
+    terminal.out.print(f"{made.people:,} people; head {made.head}", soft_wrap=True)
+    _caution_about(file, rows)
 
 
 @app.command()
@@ -71,9 +82,10 @@ def add(
     """Add units and people; people who are known keep their budget."""
     from fedamp.extensions.population.store import Population
 
-    (population := Population(file)).add(_read_people(data, people), epsilon)
+    (population := Population(file)).add(rows := _read_people(data, people), epsilon)
     contents = population.read()
-    terminal.out.print(f"{len(contents.epsilons):,} people; head {contents.head}", soft_wrap=True)
+    terminal.out.print(f"{contents.people:,} people; head {contents.head}", soft_wrap=True)
+    _caution_about(file, rows)
 
 
 @app.command()
@@ -122,6 +134,38 @@ def history(
             from fedamp.extensions.population import papers
         text = papers.filled(papers.template_of("history", language, template), answer | {"person": person})
         print_paths("letter", *papers.write_both(text, out_folder, "history", language), unless=as_json)
+
+
+@app.command()
+def alike(
+    file: PopulationFile, data: ClientsOption = None, people: PeopleOption = None, as_json: AsJson = False
+) -> None:
+    """List ids that may be two spellings of one person: by case, width, accents, invisible characters, zeros.
+
+    The file holds no ids, so give them again, with --data or --people.
+    """
+    from fedamp.extensions.population.store import Population
+
+    found = Population(file).alike(person for _, person in _read_people(data, people))
+    shown = [{"ids": ", ".join(map(repr, group))} for group in found]
+    print_answer({"alike": found}, as_json, lambda _: tables.listing(shown, {"ids": "ids"}, f"{len(found)} groups"))
+
+
+@app.command()
+def join(
+    file: PopulationFile, person: PersonId, other: Annotated[str, Argument(help="another id of the person")]
+) -> None:
+    """Make one person of two. All uses are charged as to one person who took part in both.
+
+    The person has the smaller budget, and may have overspent it. This cannot be undone.
+    """
+    from fedamp.extensions.population.store import Population, percent
+
+    population = Population(file)
+    terminal.patiently(population.join, person, other)
+    contents = population.read()
+    left = percent(max(1 - float(contents.spent()[population.person(person)]), 0.0))
+    terminal.out.print(f"one person, with {left} left; head {contents.head}", soft_wrap=True)
 
 
 @app.command()
@@ -189,6 +233,6 @@ def verify(
     contents = population.read()
     check_independent(ledgers)
     checks = [known_to(population, run, ledger.get("population")) for run, ledger in ledgers]
-    answer = checks_json(checks) | {"head": contents.head, "people": len(contents.epsilons)}
+    answer = checks_json(checks) | {"head": contents.head, "people": contents.people}
     print_answer(answer, as_json, lambda found: tables.checks_table(f"population, head {found['head']}", found))
     terminal.judge(checks, f"{file}: ")

@@ -30,11 +30,12 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt
 
 from fedamp import rng
-from fedamp.accounting import Compose, Mechanism, from_json
+from fedamp.accounting import Compose, Mechanism, from_json, group
 from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained_digest
 from fedamp.base.files import FileRecord, home, lock, refuse_link, write_atomically, writing
 from fedamp.errors import InputError, RunFolderError, UnwritableError
+from fedamp.extensions.population.spelling import alike_names, folded
 
 FORMAT = "fedamp population 1"
 SLACK = 1 + 1e-12  # of sums of shares, for rounding
@@ -115,6 +116,7 @@ class PopulationContents:
         links: of the chain, one for each event.
         rows: digests of the units that each event added, in order.
         left: when each person who has left did so, by the operator's clock; by number.
+        joined: the person that another one was found to be; by the other's number.
     """
 
     id: str
@@ -125,6 +127,12 @@ class PopulationContents:
     links: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     left: dict[int, str] = field(default_factory=dict)
+    joined: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def people(self) -> int:
+        """Number of people; two that were joined are one."""
+        return len(self.epsilons) - len(self.joined)
 
     @property
     def head(self) -> str:
@@ -301,7 +309,30 @@ class Population:
         found = known.get(owner, known.get(spelled))
         if found is None:
             raise PopulationError(f"{self.file}: nobody has the id {name!r}")
-        return found
+        return contents.joined.get(found, found)
+
+    def alike(self, names: Iterable[str]) -> list[list[str]]:
+        """Group ids of people on the list that may be one person, and are several (:mod:`.spelling`).
+
+        Args:
+            names: ids; of others on the list there is a hash only, and they are told as such.
+        """
+        with self._open(write=False) as (database, contents):
+            owners = dict(database.execute("SELECT owner, person FROM units"))
+            like: dict[bytes, set[int]] = {}
+            for row, number in (
+                database.execute("SELECT folded, person FROM spellings") if _has_spellings(database) else ()
+            ):
+                like.setdefault(row, set()).add(contents.joined.get(number, number))
+        pairs = []
+        for name in names:
+            owner, spelled = contents.person(name)
+            if (number := owners.get(owner, owners.get(spelled))) is not None:
+                pairs.append((name, contents.joined.get(number, number)))
+        groups = alike_names(pairs)
+        told = {name for group in groups for name in group}
+        others = ((name, like.get(contents.name("folded", folded(name)), set()) - {number}) for name, number in pairs)
+        return groups + [[name, "an id on the list"] for name, found in others if found and name not in told]
 
     # What changes it: each in one transaction.
 
@@ -339,7 +370,7 @@ class Population:
             if not np.array_equal(contents.counted(owners), use.counts):
                 raise PopulationError(f"{self.file}: its people changed while the cost was computed; expected: again")
             needed, left = contents.needed(use), 1 - contents.spent() * SLACK
-            short = np.flatnonzero(needed > left)
+            short = np.flatnonzero((needed > left) & (needed > 0))  # a joined person may have overspent
             if len(short):
                 person = int(short[np.argmin((left - needed)[short])])
                 unit = units[int(np.argmax(owners == person))]
@@ -359,6 +390,33 @@ class Population:
             person = self._number(database, contents, name)
             if person not in contents.left:
                 _append_event(database, contents, {"kind": "leave", "person": person})
+
+    def join(self, name: str, other: str) -> None:
+        """Make one person of two: each use is charged as to one person who took part with the units of both.
+
+        The person has the smaller of both budgets, also if that is overspent then, and has left if one of them has.
+        An exact rule for groups prices the units of both (:func:`fedamp.accounting.group`); where none is known, the
+        use costs all of the budget, and more.
+
+        Raises:
+            PopulationError: nobody has one of these ids, they are one person already, or the population changed.
+        """
+        contents, person, second = self.read(), self.person(name), self.person(other)
+        if person == second:
+            raise PopulationError(f"{self.file}: {name!r} and {other!r} are one person already")
+        pair = [person, second]
+        epsilon, charges = float(contents.epsilons[pair].min()), {}
+        for use in contents.uses.values():
+            counts = np.pad(use.counts, (0, len(contents.epsilons) - len(use.counts)))
+            if units := int(counts[pair].astype(int).sum()):
+                if units > np.iinfo(np.uint16).max:
+                    raise PopulationError(f"{self.file}: both have more than 65,535 units in use {use.id}")
+                charges[use.id] = _price_content(_joined_price(use, units, Budget(epsilon, contents.delta)))
+        event = {"kind": "join", "person": person, "other": second, "epsilon": epsilon, "charges": charges}
+        with self._open() as (database, now):
+            if now.head != contents.head:
+                raise PopulationError(f"{self.file}: changed while the cost was computed; expected: again")
+            _append_event(database, now, event)
 
     @property
     def events(self) -> int:
@@ -507,14 +565,55 @@ def _checked_people(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _use_content(use: DataUse) -> dict[str, Any]:
     """Write a use as an event."""
-    charges = [
-        {"units": each.units, "epsilon": each.epsilon, "share": each.share, "mechanism": each.mechanism.to_json()}
-        for each in use.charges
-    ]
+    charges = [_price_content(each) for each in use.charges]
     packed = base64.b64encode(zlib.compress(use.counts.astype("<u2").tobytes())).decode()
     about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token, "run": use.run}
     about |= {"purpose": use.purpose} if use.purpose else {}
     return about | {"charges": charges, "people": packed}
+
+
+def _price_content(price: UsePrice) -> dict[str, Any]:
+    """Write a price as a part of an event."""
+    told = {"units": price.units, "epsilon": price.epsilon, "share": price.share}
+    return told | {"mechanism": price.mechanism.to_json()}
+
+
+def _price_of(content: Mapping[str, Any]) -> UsePrice:
+    """Read a price of an event."""
+    return UsePrice(content["units"], content["epsilon"], content["share"], from_json(content["mechanism"]))
+
+
+def _joined_price(use: DataUse, units: int, budget: Budget) -> UsePrice:
+    """Price a use for somebody with more units in it than anybody was known to have."""
+    base = max(
+        (each for each in use.charges if each.units <= units), key=lambda each: (units % each.units == 0, -each.units)
+    )
+    mechanism = group(base.mechanism, math.ceil(units / base.units))
+    return UsePrice(units, budget.epsilon, budget.share_of_use(mechanism), mechanism)
+
+
+def _apply_join(contents: PopulationContents, event: Mapping[str, Any]) -> None:
+    """Make one person of two in all uses.
+
+    Raises:
+        LookupError, TypeError, ValueError: the event cannot be.
+    """
+    person, other = event["person"], event["other"]
+    if not {person, other} <= set(range(len(contents.epsilons))) - set(contents.joined) or person == other:
+        raise ValueError(f"no people {person!r} and {other!r}")
+    contents.epsilons[person] = min(contents.epsilons[[person, other]])
+    for name, content in event["charges"].items():
+        use, price = contents.uses[name], _price_of(content)
+        counts = np.pad(use.counts, (0, len(contents.epsilons) - len(use.counts))).copy()
+        counts[person], counts[other] = int(counts[person]) + int(counts[other]), 0
+        if not price.share >= 0 or price.units != counts[person] or price.epsilon != contents.epsilons[person]:
+            raise ValueError("a charge is not a share")
+        contents.uses[name] = replace(use, counts=counts, charges=(*use.charges, price))
+    contents.joined = {each: person if last == other else last for each, last in contents.joined.items()} | {
+        other: person
+    }
+    dates = [contents.left.pop(each) for each in (person, other) if each in contents.left]
+    contents.left |= dict.fromkeys([person] if dates else [], min(dates, default=""))
 
 
 def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) -> PopulationContents:
@@ -535,10 +634,7 @@ def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) 
             ]
             contents.rows.append(event["rows"])
         case "use":
-            charges = [
-                UsePrice(each["units"], each["epsilon"], each["share"], from_json(each["mechanism"]))
-                for each in event["charges"]
-            ]
+            charges = list(map(_price_of, event["charges"]))
             if any(not (0 <= each.share <= 1 and each.units > 0) for each in charges):
                 raise ValueError("a charge is not a share")
             counts = np.frombuffer(zlib.decompress(base64.b64decode(event["people"])), "<u2")
@@ -550,6 +646,8 @@ def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) 
                 raise ValueError(f"no state {event['state']!r}")
             changed = {key: event[key] for key in ("state", "token", "released") if key in event}
             contents.uses[event["use"]] = replace(contents.uses[event["use"]], **changed)
+        case "join":
+            _apply_join(contents, event)
         case "leave":
             if not 0 <= event["person"] < len(contents.epsilons):
                 raise ValueError(f"no person {event['person']!r}")
@@ -576,19 +674,29 @@ def _add_rows(
     """Add units and people in one event; a person who is known keeps the number."""
     first, number = len(contents.epsilons), len(contents.links) + 1
     known, people = dict(database.execute("SELECT owner, person FROM units")), first
+    spellings: list[tuple[bytes, int]] = []
     for unit, person in rows:
         owner, spelled = contents.person(person)
         if owner not in known and spelled in known:
             owner = spelled
         if owner not in known:
+            spellings.append((contents.name("folded", folded(person)), people))
             known[owner], people = people, people + 1
         try:
             row = contents.name("unit", unit), known[owner], owner, number
             database.execute("INSERT INTO units VALUES (?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
             raise PopulationError(f"unit {unit!r} is on the list already; expected: new ones") from None
+    # For a report alone, so it is not in the chain. A file of an earlier version has none.
+    database.execute("CREATE TABLE IF NOT EXISTS spellings (folded BLOB NOT NULL, person INTEGER NOT NULL)")
+    database.executemany("INSERT INTO spellings VALUES (?, ?)", spellings)
     event = {"kind": "people", "people": people - first, "epsilon": epsilon, "rows": _digest_of_rows(database, number)}
     _append_event(database, contents, event)
+
+
+def _has_spellings(database: sqlite3.Connection) -> bool:
+    """Say whether the file can compare new ids with those on its list."""
+    return bool(database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'spellings'").fetchone()[0])
 
 
 def _digest_of_rows(database: sqlite3.Connection, event: int) -> str:
@@ -611,7 +719,7 @@ def _owners_of(
         unit, missing = units[found.index(-1)], found.count(-1)
         others = f" (and {missing - 1} more)" if missing > 1 else ""
         raise PopulationError(f"{file}: unit {unit!r}{others} is not on its list; expected: fedamp population add")
-    return np.array(found, np.int64)
+    return np.array([contents.joined.get(each, each) for each in found], np.int64)
 
 
 def counted(owners: NDArray[np.int64]) -> UnitCounts:
