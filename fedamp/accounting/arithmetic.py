@@ -483,17 +483,19 @@ def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # typ
     """
     parts, sums = starts.shape[1], np.zeros(len(uniforms))
     for d in range(len(uniforms)):
-        first = 0
+        first, total = 0, 0.0
         for c in range(counts.shape[1]):
-            for i in range(first, first + counts[d, c]):
-                u = uniforms[d, i]
-                j = starts[c, int(u * parts)]
-                j += below[c, j] <= u  # nearly always enough, and no branch to mispredict
-                while below[c, j] <= u:
-                    j += 1
-                uniforms[d, i] = values[j]
-                sums[d] += log_values[j]
+            table, start, row = below[c], starts[c], uniforms[d, first : first + counts[d, c]]
+            for i in range(len(row)):
+                u = row[i]
+                j = np.uint64(start[np.uint64(u * parts)])  # without a sign there is no index from the end to check
+                j += np.uint64(table[j] <= u)  # nearly always enough, and no branch to mispredict
+                while table[j] <= u:
+                    j += np.uint64(1)
+                row[i] = values[j]
+                total += log_values[j]
             first += counts[d, c]
+        sums[d] = total
     return sums
 
 
