@@ -21,13 +21,22 @@ meet it again.
 ``MechanismContract``  a mechanism: its brackets hold a real one, compose, and survive a ledger
 =====================  ==============================================================================================
 
-:mod:`fedamp.testing.privacy` is the attacker of the first two. A contract needs pytest (``pip install
-'fedamp[testing]'``). CONTRIBUTING.md and ``examples/blocks`` show a whole package with its contracts.
+:func:`play_flower` runs any Flower app in one process. :mod:`fedamp.testing.privacy` is the attacker of the first
+two. A contract needs pytest (``pip install 'fedamp[testing]'``). CONTRIBUTING.md and ``examples/blocks`` show a whole
+package with its contracts.
 """
 
 from fedamp.testing.check_in import CheckInContract
+from fedamp.testing.flower import play_flower
 from fedamp.testing.mechanisms import MechanismContract
 from fedamp.testing.parts import LossContract, OptimizerContract
 from fedamp.testing.submodels import SubmodelContract
 
-__all__ = ["CheckInContract", "LossContract", "MechanismContract", "OptimizerContract", "SubmodelContract"]
+__all__ = [
+    "CheckInContract",
+    "LossContract",
+    "MechanismContract",
+    "OptimizerContract",
+    "SubmodelContract",
+    "play_flower",
+]
