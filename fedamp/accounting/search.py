@@ -144,7 +144,16 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     def estimated_epsilon(noise: float, draws: int = 0) -> float:
         return build(noise).sampled_profile().estimated_pilot(delta, proposal, draws).epsilon
 
-    near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
+    try:
+        near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
+    except (NotEvaluable, ArithmeticError):  # the law was far off, as for spaced rounds: the proposal does not serve
+
+        def piloted_epsilon(noise: float) -> float:
+            return build(noise).sampled_profile().estimated_pilot(delta).epsilon
+
+        near = _search_noise(piloted_epsilon, epsilon, goal, near, 0.02, 0.3)
+        proposal = build(near).sampled_profile().estimated_pilot(delta).proposal
+        near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
     if build(near).is_pair:  # whose brackets are twice as wide
         precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.

@@ -19,6 +19,7 @@ from fedamp.accounting import (
     RandomisedResponse,
     RandomSelection,
     Repeat,
+    Spaced,
     Submodels,
     arithmetic,
     calibrate,
@@ -477,6 +478,7 @@ def test_too_much_work_is_refused_by_name():
         (lambda s: Allocation(Gaussian(s), 10, 100), 8.0),
         (lambda s: Compose([Repeat(Allocation(Submodels(Gaussian(s), 3), 2, 4), 2), Gaussian(9.0)]), 3.0),
         (lambda s: CappedPoisson(Gaussian(s), 0.2, 3, 10), 2.0),
+        (lambda s: Spaced(Gaussian(s), 4, 40, 2, ()), 4.0),  # whose law is far off
     ],
 )
 def test_calibration_lands_on_the_safe_side_and_close(build, budget):
