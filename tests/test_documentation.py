@@ -171,7 +171,7 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
 def test_from_python(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     exec(python("docs/python.md"), {})
-    assert "what it costs" in capsys.readouterr().out
+    assert "privacy cost" in capsys.readouterr().out
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     assert len((tmp_path / "runs" / "watched" / "rounds.jsonl").read_text().splitlines()) == 20
 

@@ -697,7 +697,7 @@ def verify_bundle(path: Path, public_key: str | None = None) -> list[Check]:
         except KeyError as error:
             return [*checks, Check("ledger", "fail", f"{error.args[0]}: missing")]
         except UNCHARGEABLE as error:
-            return [*checks, Check("ledger", "fail", f"what it says cannot be charged ({error})")]
+            return [*checks, Check("ledger", "fail", f"its mechanism cannot be charged ({error})")]
 
 
 def _of_files(bundle: Bundle, manifest: Json) -> Iterator[Check]:

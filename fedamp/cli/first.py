@@ -46,7 +46,7 @@ DATA = {
     "mnist": (2000, "{name: mlp, hidden: [128]}", ""),
 }
 TEMPLATE = """\
-# fedamp explain KEY says what a key does; fedamp check says what is off, fedamp privacy what it costs.
+# fedamp explain KEY explains a key, fedamp check finds problems, fedamp privacy computes the cost.
 name: {name}
 data: {data}  # the records, and the client of each
 model: {model}

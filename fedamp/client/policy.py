@@ -144,7 +144,7 @@ class Policy(Record):
             allowed = ", ".join(sorted(self.tasks or ())) or "none"
             raise DeploymentError(f"this node's policy does not allow the task {digest}; expected: {allowed}")
         if here < self.least_people and self.least_people > 1:
-            found = "nothing says who lives here" if people is None else f"{here} live here"
+            found = "the node's clients are not listed" if people is None else f"{here} live here"
             raise DeploymentError(f"this node's policy expects at least {self.least_people} people, and {found}")
 
 

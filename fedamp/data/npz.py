@@ -210,7 +210,7 @@ def _client_names(each: Any) -> NDArray[Any]:
     if isinstance(each, np.ma.MaskedArray):
         nobodys |= each.mask
     if nobodys.any():
-        found = f"client names nobody for record {np.argmax(nobodys)}"
+        found = f"client names no one for record {np.argmax(nobodys)}"
         raise DataError(f"data: {found}; expected: {a_name(array)}")
     if array.dtype == object:
         fits = all(isinstance(one, int) and -(2**63) <= one < 2**63 for one in array)

@@ -689,7 +689,7 @@ class ColumnsData(FolderData):
 
     features: Names = Field("x", description="array (npz), or column or columns, of the inputs")
     label: Names = Field(
-        "y", description="likewise of the labels: classes, numbers or tokens, as client.loss takes them"
+        "y", description="labels of the test records: classes, numbers or tokens, as client.loss takes them"
     )
     scale: PixelScale = None
 

@@ -189,7 +189,7 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
         elif sender == SERVER_NODE and node is not None:  # Flower answers in its own name for a node that is gone
             log.warning("node %s is lost", node)
         else:
-            log.warning("a reply in the name of node %s was left out: it answers nothing that was asked of it", sender)
+            log.warning("a reply in the name of node %s was left out: it answers no request", sender)
     return found
 
 

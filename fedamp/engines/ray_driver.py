@@ -175,7 +175,7 @@ def _refuse_without_token() -> None:
                 return
             raise
     raise InputError(
-        f"engine.address: anybody who reaches the Ray cluster at {address} can run programs there; expected: one "
+        f"engine.address: anyone who reaches the Ray cluster at {address} can run programs there; expected: one "
         "that was started with RAY_AUTH_MODE=token (docs/cluster.md)"
     )
 

@@ -474,7 +474,7 @@ class RoundAnswer(UpdateCounts):
         bits = np.frombuffer(head, np.uint8, end - _ANSWER.size, _ANSWER.size)
         named = form.ids[np.unpackbits(bits, bitorder="little").astype(bool)]
         if (named == NO_UNIT).any():
-            raise ValueError("it claims units that it was not asked for")
+            raise ValueError("it claims units that it was not asked to train")
         if not all(map(math.isfinite, numbers)):
             raise ValueError("its loss or its seconds are not finite")
         counts = {name: number for (name, _), number in zip(_NUMBERS, numbers, strict=True)}
@@ -506,7 +506,7 @@ def _open_sealed(data: bytes) -> memoryview:
     """
     stream, start = _nonce_stream(data[:_NONCE]), _NONCE + len(_MAGIC)
     if stream.masked(data[_NONCE:start]) != _MAGIC:
-        raise ValueError("its bytes are no message of this version of fedamp")
+        raise ValueError("its bytes are not a message of this version of fedamp")
     return memoryview(stream.masked(memoryview(data)[start:]))
 
 

@@ -237,7 +237,8 @@ def declared(module: nn.Module) -> tuple[Units | Blocks, ...]:
                 raise ModelError(f"{where} names parameter {name!r}, not there")
             if not 0 <= dimension < len(shapes[name]) or shapes[name][dimension] % each.count:
                 raise ModelError(
-                    f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is no multiple of {each.count}"
+                    f"{where}: dimension {dimension} of {name!r} (shape {shapes[name]}) is not "
+                    f"a multiple of {each.count}"
                 )
             if (name, dimension) in taken:
                 raise ModelError(f"{who}: two layers own dimension {dimension} of {name!r}")

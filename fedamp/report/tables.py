@@ -195,7 +195,7 @@ def total_table(answer: Answer) -> RenderableType:
         "chosen one after another": f"a budget of {at_most(answer['adaptive_epsilon'], 3)}",
         "delta": answer["delta"],
     }
-    return Group(listing(answer["runs"], columns), facts("for somebody who is in all of them", rows))
+    return Group(listing(answer["runs"], columns), facts("for a person in all of them", rows))
 
 
 def spread(rows: Sequence[Any], count: int) -> list[Any]:
@@ -297,7 +297,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         sizes = {f"{unit}s together": "size", "epsilon": "epsilon_upper"}
         groups = listing(answer["groups"], sizes, "cost of groups, at most")
     return Group(
-        facts(f"{answer['scenario']}: what it costs", rows),
+        facts(f"{answer['scenario']}: privacy cost", rows),
         listing(spread(answer["per_round"], ROUNDS_SHOWN), curve, "spent so far, at most"),
         groups,
         f"Assumes a trusted server and hidden assignments: {words.GUARANTEES}",

@@ -20,7 +20,7 @@ ENDINGS = {
     "failed": "failed; it can be resumed",
     "diverged": "stopped because the model diverged",
 }
-KNOWN_SEED = "no protection from anybody who knows the seed: for research, not for release"
+KNOWN_SEED = "no protection from anyone who knows the seed: for research, not for release"
 
 
 def known_seed(rehearsal: str) -> str:

@@ -96,7 +96,7 @@ def _altered_lines(file: Path, records: Sequence[str | None], salt: bytes, last:
     """Find those of the first ``last`` lines that differ from the releases; an unfinished last one does not count."""
     for number, line in enumerate(_read_content(file).split(b"\n")[:-1][:last]):
         if number >= len(records):
-            yield f"{file.name}: line {number + 1}: of no release"
+            yield f"{file.name}: line {number + 1} belongs to no release"
         elif records[number] != salted(salt, line):
             yield f"{file.name}: line {number + 1}: not as it was written down with the release of round {number + 1}"
 

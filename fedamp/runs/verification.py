@@ -103,7 +103,7 @@ def verify_ledger(path: Path, head: str | None = None) -> list[Check]:
     try:
         return list(_checks_of(ledger, files, head))
     except (ArithmeticError, MemoryError, RecursionError, ValueError) as error:
-        raise RunFolderError(f"{file}: damaged ledger: what it says cannot be charged ({error})") from None
+        raise RunFolderError(f"{file}: damaged ledger: its mechanism cannot be charged ({error})") from None
 
 
 def verify_release(path: Path, public_key: str | None = None, head: str | None = None) -> list[Check]:
@@ -325,7 +325,7 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
         passed += f", for {ledger.units} units as the ledger says: they are counted in the data"
     if is_public and "scenario_sha256" in different:
         different.remove("scenario_sha256")
-        caution = caution or "its paths were left out, so its digest cannot be compared; what it charges is the same"
+        caution = caution or "its paths were left out, so its digest cannot be compared; the charge is the same"
     wrong = f"{file.name} gives another {', '.join(different)}" if different else wrong
     return Check.of_failure("scenario", passed, caution, wrong)
 

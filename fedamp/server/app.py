@@ -129,7 +129,7 @@ class PrintingObserver(Observer):
 
     def started(self, inputs: RunInputs, finished: list[RoundRecord]) -> None:
         plan = inputs.plan
-        said = plan.rehearsal or "known seed: no protection from anybody who knows it"
+        said = plan.rehearsal or "known seed: no protection from anyone who knows it"
         self._note = f" ({said})" if plan.known_seed else ""
         print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
 

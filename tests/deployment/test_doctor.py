@@ -152,7 +152,7 @@ WRONG = [
     ({"certificate": None}, "ca.crt", "certificate", "no TLS on 127.0.0.1"),
     *(({"skew": skew}, "ca.crt", "clock", "s from the server's; expected: 5 s") for skew in (90.0, -90.0)),
     ({"status": 404}, "ca.crt", "service", "answers /health with 404"),
-    *(({"open_path": path}, "ca.crt", "closed", f"{path} answers with 200; anybody who") for path in PATHS),
+    *(({"open_path": path}, "ca.crt", "closed", f"{path} answers with 200; anyone who") for path in PATHS),
     ({"open_path": RUNTIME, "control": 401}, "ca.crt", "closed", f"{RUNTIME} answers with 401"),
 ]
 

@@ -267,7 +267,7 @@ def test_certificates_are_renewed_with_the_same_authority_and_only_with_its_key(
     assert verified(keys, "server.crt")
     (tmp_path / "ca.key").write_bytes((keys / "ca.key").read_bytes())
     (keys / "ca.key").write_bytes(after["server.key"])
-    with pytest.raises(DeploymentError, match=r"ca\.key: not the key of .*ca\.crt; expected: it is put back to renew"):
+    with pytest.raises(DeploymentError, match=r"ca\.key: not the key of .*ca\.crt; put it back to renew"):
         certify(tmp_path, "10.0.0.1")
     (keys / "ca.key").unlink()
     with pytest.raises(DeploymentError, match=r"ca\.key: not the key of"):

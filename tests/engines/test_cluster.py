@@ -99,7 +99,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
     with (
         ray_node(commands_, home / "head.log"),
         pytest.raises(
-            InputError, match=rf"anybody who reaches the Ray cluster at .*:{port} can run programs there; expected"
+            InputError, match=rf"anyone who reaches the Ray cluster at .*:{port} can run programs there; expected"
         ),
         open_grid(Engine(kind="ray", address=f"127.0.0.1:{port}"), home / "log.txt", APP) as grid,
     ):

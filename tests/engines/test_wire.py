@@ -160,9 +160,9 @@ def test_what_is_no_reply_is_refused_before_it_takes_memory():
 def test_a_reply_cannot_claim_units_that_were_not_asked_for(units, claimed):
     asked, believed = order_of({"w": (3,)}, units), order_of({"w": (3,)}, ((3, True), (5, True)))
     answer = answer_to(believed, [claimed])
-    with pytest.raises(ValueError, match="claims units that it was not asked for"):
+    with pytest.raises(ValueError, match="claims units that it was not asked to train"):
         RoundAnswer.opened(answer.sealed(believed), asked)
-    with pytest.raises(ValueError, match="claims units that it was not asked for"):
+    with pytest.raises(ValueError, match="claims units that it was not asked to train"):
         RoundAnswer.of(answer.content(believed), asked)
 
 

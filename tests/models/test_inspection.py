@@ -84,7 +84,7 @@ DO_NOT_FIT = [
     ([Units("first", 6, RIGHT, "relu")], "names submodule 'relu', not there"),
     (
         [Units("first", 4, RIGHT, "activation")],
-        r"dimension 0 of 'first\.weight' \(shape \(6, 3\)\) is no multiple of 4",
+        r"dimension 0 of 'first\.weight' \(shape \(6, 3\)\) is not a multiple of 4",
     ),
     ([Units("first", 6, {"first.bias": 1}, "activation")], r"dimension 1 of 'first\.bias'"),
     ([Units("first", 6, RIGHT, "activation")] * 2, "'first' is declared twice"),

@@ -70,7 +70,7 @@ def test_a_known_seed_and_an_early_stop_are_pointed_out(runs, stopped):
     answer = compare([runs["hidden"], stopped]).to_json()
     assert answer["cautions"] == [
         "not finished: stopped; epsilon is the cost of all their rounds",
-        "the seed of stopped is known: no protection from anybody who knows the seed: for research, not for release",
+        "the seed of stopped is known: no protection from anyone who knows the seed: for research, not for release",
     ]
     hidden, early = answer["runs"]
     assert (hidden["has_known_seed"], early["has_known_seed"]) == (False, True)

@@ -102,7 +102,7 @@ TAMPERED = [
         {
             "model": "not the one that the last release names",
             "guarantee": "stopped_because is finished, but after round 4",
-            "chain": "line 5: of no release",
+            "chain": "line 5 belongs to no release",
         },
     ),
     (of("guaranteed_epsilon", to=lambda e: e * 0.999), {"guarantee": "guaranteed_epsilon is"}),

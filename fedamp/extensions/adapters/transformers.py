@@ -235,12 +235,12 @@ def _freeze_factors(network: nn.Module, trained: TrainedFactors, place: Path) ->
         )
     for path, layer in network.named_modules():
         if getattr(layer, "lora_embedding_A", None):
-            raise ValueError(f"factors: {path} is no linear layer; expected: lora.target_modules that are")
+            raise ValueError(f"factors: {path} is not a linear layer; expected: lora.target_modules that are")
         for adapter, first in [*getattr(layer, "lora_A", {}).items()]:
             last, rank = layer.lora_B[adapter], len(first.weight)
             before, behind = (given.get(f"{path}.lora_{side}.weight", torch.ones(0, 0)) for side in "AB")
             if first.weight.dim() != 2 or (given and min(len(before), behind.shape[1]) < rank):
-                raise ValueError(f"factors: {path} is no linear layer, or {place} has none of rank {rank} for it")
+                raise ValueError(f"factors: {path} is not a linear layer, or {place} has none of rank {rank} for it")
             if given:
                 first.weight.data.copy_(before[:rank])
             first.requires_grad_(False)

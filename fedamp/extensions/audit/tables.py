@@ -47,5 +47,5 @@ def audit_table(answer: Mapping[str, Any]) -> RenderableType:
     if canaries:
         columns["for dependent guesses"] = lambda row: at_least(row["epsilon_if_dependent"], 3)
     bounds = listing(answer["findings"], columns, f"at {answer['confidence']:.4g} confidence")
-    note = "What these numbers can show, and what they cannot: docs/audit.md"
+    note = "Meaning and limits of these numbers: docs/audit.md"
     return Group(facts(f"{answer['scenario']}: audit", rows), bounds, note)

@@ -263,8 +263,8 @@ def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]
     answers = {path: _request_status(connection, path) for path in INNER_PATHS}
     opened = ", ".join(f"{path} answers with {status}" for path, status in answers.items() if status not in REFUSALS)
     no_superlink = f"something answers /health with {answer.status}, no SuperLink"
-    clock = f"{skew:.1f} s from the server's" if skew < inf else "the server does not tell its time"
-    anybody = "anybody who reaches this port can run code on the server and on every node"
+    clock = f"{skew:.1f} s from the server's" if skew < inf else "the server did not send its time"
+    anybody = "anyone who reaches this port can run code on the server and on every node"
     closing = f"{anybody}; only the proxy of docs/deployment.md may listen here"
     return [
         Check.of_failure("certificate", f"signed by the authority, for {host}"),

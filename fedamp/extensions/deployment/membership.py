@@ -158,7 +158,7 @@ def certify(
         if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != issuer.public_key():
             raise ValueError
     except (OSError, ValueError):
-        raise DeploymentError(f"{key}: not the key of {certificate}; expected: it is put back to renew") from None
+        raise DeploymentError(f"{key}: not the key of {certificate}; put it back to renew") from None
     for file, known_as in names.items():
         own = ec.generate_private_key(ec.SECP384R1())
         made = _certificate_builder(

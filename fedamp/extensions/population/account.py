@@ -428,7 +428,10 @@ def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) 
     if told["id"] != contents.id:
         wrong = "charged to another population"
     elif told["head"] not in contents.links:
-        wrong = f"the file does not hold the state of the run's ledger, {told['head']}: it was put back, or changed"
+        wrong = (
+            f"the file does not hold the state of the run's ledger, {told['head']}: it was restored from a copy, "
+            "or changed"
+        )
     elif told["use"] not in contents.uses or not contents.uses[told["use"]].is_charged:
         wrong = f"use {told['use']} is not charged"
     elif told["use"] not in (then := population.at(told["head"])).uses:

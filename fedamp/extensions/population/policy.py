@@ -23,7 +23,7 @@ class PopulationPolicy(PolicyKey):
         The charge is remembered as long as this node is not started again, so no later message brings the accountant.
 
         Raises:
-            DeploymentError: it does not fit, or nothing says who lives here.
+            DeploymentError: it does not fit, or the node's clients are not listed.
         """
         if not message.task:
             return
@@ -33,7 +33,7 @@ class PopulationPolicy(PolicyKey):
         if paid is not None and paid["use"] == use:
             return
         if message.hosted is None:
-            raise DeploymentError("this node's policy has a population, and nothing says who lives here")
+            raise DeploymentError("this node's policy has a population, and the node's clients are not listed")
         from fedamp.extensions.population.node import reserve
 
         file, units = message.folder / value, [str(unit) for unit in sorted(message.hosted)]

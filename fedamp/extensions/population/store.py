@@ -308,7 +308,7 @@ class Population:
         known: dict[bytes, int] = dict(database.execute(query, (owner, spelled)))
         found = known.get(owner, known.get(spelled))
         if found is None:
-            raise PopulationError(f"{self.file}: nobody has the id {name!r}")
+            raise PopulationError(f"{self.file}: no person has the id {name!r}")
         return contents.joined.get(found, found)
 
     def alike(self, names: Iterable[str]) -> list[list[str]]:

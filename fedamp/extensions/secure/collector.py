@@ -173,7 +173,7 @@ class Collector:
                 self.errors.append(f"node {name}: {wrong} of its shares are not those that it was given")
         for dealer, count in false.items():
             if count:
-                told = f"{count} of its holders say that what it dealt them was no share with its digest"
+                told = f"{count} of its holders say that what it dealt them does not match its digest"
                 self.errors.append(f"node {self.list.names[dealer]}: {told}")
         taken, added = list[bytes](), list[bytes]()
         for number in range(len(self.list.names)):

@@ -170,7 +170,7 @@ class ProtocolMember:
                 raise ValueError(f"member {name} is not in this node's agreement")
             check_signature(peers[name], keys.signature, keys.signed(self.agreement, self.context, name), name)
             if keys.last < seen.get(name, 0):
-                raise ValueError(f"member {name} has forgotten a round that it signed: its memory was put back")
+                raise ValueError(f"member {name} has no record of a round that it signed: an older memory was restored")
         if self.name not in found.names:
             raise ValueError("this node is not among the members")
         self.listed = members

@@ -337,7 +337,7 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
             if round_ <= own.memory.signed:
                 raise DeploymentError(f"this node has signed the survivors of round {own.memory.signed} already")
             if int(asked["last"]) > own.memory.signed:
-                raise DeploymentError("this node has forgotten a round that it signed: was its state put back?")
+                raise DeploymentError("this node has no record of a round that it signed; was an older state restored?")
             question = bytes(asked["question"])
             member = ProtocolMember.enter(
                 terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed

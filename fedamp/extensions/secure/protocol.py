@@ -286,7 +286,7 @@ class MemberList:
             ValueError: too few survive, at all or in a row on the circle.
         """
         if not survivors <= set(range(len(self.names))):
-            raise ValueError("a survivor is no member")
+            raise ValueError("a survivor is not a member")
         if len(survivors) < self.settings.survivors:
             raise ValueError(f"{len(survivors)} survivors; expected: at least {self.settings.survivors}")
         if self.settings.is_complete:

@@ -39,7 +39,7 @@ def tune_table(answer: Mapping[str, Any]) -> RenderableType:
         "delta": answer["delta"],
         "noise multiplier": f"{answer['noise']:.4g} of the run, {answer['trial_noise']:.4g} of a trial",
     }
-    return Group(listing(trials, columns), facts("for somebody who is in all of it", rows))
+    return Group(listing(trials, columns), facts("for a person in all of it", rows))
 
 
 def sweep_cells(answer: Mapping[str, Any]) -> RowCells:

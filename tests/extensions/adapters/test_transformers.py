@@ -203,7 +203,7 @@ def test_factors_that_are_not_there_or_have_changed_are_refused(pretrained):
         ({"lora": LORA, "factors": "none"}, "'none'; expected: both, frozen, middle"),
         ({"factors": "middle"}, "'middle' of nothing; expected: lora"),
         ({"lora": LORA | {"r": 5}, "factors": "middle"}, "none of rank 5 for it"),
-        ({"lora": LORA | {"target_modules": ["wte"]}, "factors": "frozen"}, "wte is no linear layer"),
+        ({"lora": LORA | {"target_modules": ["wte"]}, "factors": "frozen"}, "wte is not a linear layer"),
         ({"lora": LORA | {"target_modules": ["c_fc"]}, "factors": "middle"}, "none of rank 4 for it"),
     ]:
         with refused(f"cannot be built with .*{message}"):

@@ -81,7 +81,7 @@ def test_the_page_of_a_run(runs, tmp_path):
         "What does it mean for a person?",
         "How strong is it?",
         "Other uses of these people's data?",
-        "Can anybody remove the noise?",
+        "Can anyone remove the noise?",
         "Who reported?",
     ]
     assert (
@@ -91,7 +91,7 @@ def test_the_page_of_a_run(runs, tmp_path):
     assert "The server is trusted" in cards["Against whom?"]
     assert cards["What does it mean for a person?"] == page.facts["interpretation"]
     assert cards["How strong is it?"].startswith(f"ε ≤ {epsilon} at δ = 1e-5. ")
-    assert ("Yes: " in cards["Can anybody remove the noise?"]) == ("known" in ledger["noise_seed"])
+    assert ("Yes: " in cards["Can anyone remove the noise?"]) == ("known" in ledger["noise_seed"])
     assert cards["Who reported?"] == "All scheduled clients, in 8 rounds."
     assert page.texts("p", "verdict") == [
         f"{summary['final']['accuracy']:.1%} accuracy at a privacy cost of ε ≤ {epsilon} (unamplified {unamplified})."

@@ -72,7 +72,7 @@ def test_a_person_who_is_spelled_in_two_ways_is_one_person(fedamp, tmp_path):
         (("new", "people.db", "--data", "digits", "--epsilon", 4, "--delta", 1e-5), "exists already"),
         (("new", "again.db", "--data", "digits", "--epsilon", "nan", "--delta", 1e-5), "epsilon"),
         (("show", "again.db"), "no such population"),
-        (("history", "people.db", "stranger"), "nobody has the id"),
+        (("history", "people.db", "stranger"), "no person has the id"),
         (("verify", "people.db", "nowhere"), "no ledger"),
     ],
 )

@@ -209,7 +209,7 @@ def test_a_population_that_is_not_as_it_was_is_refused_and_no_path_is_told(peopl
     why = "this node's population cannot be charged; the node's log says why"
     assert refused(people, hosts="35-44") == why  # units 40 to 44 are on no list
     assert "unit '40' (and 4 more) is not on its list" in caplog.text
-    assert refused(people, hosts="") == "this node's policy has a population, and nothing says who lives here"
+    assert refused(people, hosts="") == "this node's policy has a population, and the node's clients are not listed"
     people.file.write_bytes(b"no database")
     assert refused(people) == why
     people.file.unlink()

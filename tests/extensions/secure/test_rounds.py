@@ -328,7 +328,7 @@ def test_a_node_refuses_a_member_that_has_forgotten_what_it_signed():
     fresh = {name: ProtocolMember.enter(FIVE, b"again", name, "agreement", last=6) for name in played.names}
     keys = {name: member.keys(played.signing[name]) for name, member in fresh.items()}
     data = MemberList.of(FIVE, b"again", keys).write()
-    with pytest.raises(ValueError, match="node0003 has forgotten a round that it signed"):
+    with pytest.raises(ValueError, match="node0003 has no record of a round that it signed"):
         ProtocolMember.of(fresh["node0000"].state).shares(data, played.peers, {"node0003": 7})
     assert fresh["node0000"].shares(data, played.peers, dict.fromkeys(played.names, 6))
     # The number is signed: the server cannot write another.

@@ -318,13 +318,13 @@ def test_a_node_whose_memory_was_put_back_stays_out_and_others_refuse_it(tmp_pat
     memory.write_bytes(before)
     strategy = consortium.play()
     assert any(
-        "site1: DeploymentError: this node has forgotten a round" in error for error in strategy.collected.errors
+        "site1: DeploymentError: this node has no record of a round" in error for error in strategy.collected.errors
     )
     assert strategy.collected.noisy_nodes == 4
     # A server that lies, or has started again, says nothing: the other nodes have seen it sign.
     memory.write_bytes(before)
     strategy.pipeline.aggregator._signed_last.clear()
-    with pytest.raises(FederationError, match="member site1 has forgotten a round that it signed"):
+    with pytest.raises(FederationError, match="member site1 has no record of a round that it signed"):
         consortium.play()
 
 
