@@ -106,7 +106,7 @@ WRONG = {
     "too short": (lambda: sent(os.urandom(900)), f"900 bytes; expected: {SIZE},"),
     "too long": (lambda: sent(os.urandom(1300)), f"1300 bytes; expected: {SIZE},"),
     "far too long": (lambda: above(chunk(6 << 20)), "too long|longer than"),
-    "no reply": (lambda: sent(os.urandom(SIZE)), "no message of this version"),
+    "no reply": (lambda: sent(os.urandom(SIZE)), "not a message of this version"),
     "many parts": (lambda: above(*(chunk(9) for _ in range(99))), "99 parts"),
     "no parts": (lambda: above(), "other parts"),
     "other types": (lambda: above(Object("ConfigRecord", body=os.urandom(SIZE))), "no message"),

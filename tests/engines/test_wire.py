@@ -144,7 +144,7 @@ def test_what_is_no_reply_is_refused_before_it_takes_memory():
     others = [right[:-1], right + b"x", b"", right[:16], os.urandom(len(right)), b"x" + right[1:], bytes(len(right))]
     for data in others:
         tracemalloc.start()
-        with pytest.raises(ValueError, match=r"its answer has|its bytes are no message"):
+        with pytest.raises(ValueError, match=r"its answer has|its bytes are not a message"):
             RoundAnswer.opened(data, order)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
