@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: each addition is made on a copy of the package, meets its contract test there, and is used."""
+"""The page of additions: each addition is made on a copy of the package, meets its contract test there, and is used."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 from tests.documentation import ROOT, run_elsewhere, write_files
 
-PAGE = "CONTRIBUTING.md"
+PAGE = "docs/research/additions.md"
 SCENARIOS = ("low-rank", "tumours", "absolute")
 
 
@@ -67,7 +67,7 @@ def test_additions_meet_the_contracts_of_their_families(copy):
 def test_the_page_counts_the_files_of_an_addition():
     """A heading's first words say how many files of fedamp it changes or adds."""
     said = {"One file": 1, "Two files": 2}
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (ROOT / PAGE).read_text()
     for section in text.split("\n## ")[1:]:
         title, _, body = section.partition("\n")
         count = next((number for words, number in said.items() if body.strip().startswith(words)), None)
