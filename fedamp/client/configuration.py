@@ -21,6 +21,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.ids import ranges
 from fedamp.base.reading import read_typed
+from fedamp.base.version import version
 from fedamp.client.task import DATA_PLACES, ClientTask, log
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
@@ -41,9 +42,14 @@ def task_of(task_json: str) -> ClientTask:
     """Read the task of an order, and keep it, because it is the same in every round.
 
     Raises:
-        ValueError: it is no task of this version.
+        DeploymentError: it is no task of this version, or has a key of an extension that this node lacks. The server
+            may know why, because it has made the task.
     """
-    return ClientTask.from_json(task_json)
+    try:
+        return ClientTask.from_json(task_json)
+    except ValueError as error:
+        expected = f"on this node the server's version of fedamp, here {version()}, and all extensions that it has"
+        raise DeploymentError(f"this node cannot read the task of the run: {error}; expected: {expected}") from None
 
 
 def acquainted(kind: str, order: RoundOrder, context: Context) -> str:

@@ -1,8 +1,12 @@
 """A node's own policy: what it refuses, in one line, in a query as in a round."""
 
+import json
+import re
+
 import pytest
 from flwr.app import Context, RecordDict
 
+from fedamp.client import configuration
 from fedamp.client.policy import Policy, check
 from fedamp.errors import DeploymentError
 from fedamp.extensions.evaluation.section import ClientEvaluation
@@ -69,6 +73,17 @@ def test_records_are_evaluated_by_the_metrics_of_the_policy_alone(tmp_path):
 def test_a_policy_that_cannot_be_read_allows_nothing(tmp_path, text, said):
     assert said in refused(tmp_path, text)
     assert "\n" not in refused(tmp_path, text)
+
+
+def test_a_node_without_an_extension_of_the_server_says_what_to_install():
+    told = json.loads(TASK.to_json()) | {"mylab": None}
+    with pytest.raises(DeploymentError) as caught:
+        configuration.task_of(json.dumps(told))
+    assert re.fullmatch(
+        r"this node cannot read the task of the run: mylab: no such key; "
+        r"expected: on this node the server's version of fedamp, here [\w.]+, and all extensions that it has",
+        str(caught.value),
+    )
 
 
 def test_a_policy_that_is_not_there_allows_nothing(tmp_path):
