@@ -54,15 +54,15 @@ FAULTS = (
     Fault(
         "clip: a part's norm leaves out its first parameter",
         "client/clipping.py",
-        "np.sum([_square_norms(flat[name]) for name in part], 0)",
-        "np.sum([_square_norms(flat[name]) for name in part[1:] or part], 0)",
+        "_square_norms([flat[name] for name in part], compiled)",
+        "_square_norms([flat[name] for name in part[1:] or part], compiled)",
         ("client/test_clipping.py", "client/test_ownership.py"),
     ),
     Fault(
         "clip: an update that is not finite is not failed",
         "client/clipping.py",
-        "scales = np.where(failed, 0.0, scales_of(",
-        "scales = np.where(np.isnan(norm), 0.0, scales_of(",
+        "scales = torch.where(failed, 0.0, scales).float()",
+        "scales = torch.where(norms.isnan().any(0), 0.0, scales).float()",
         ("client/test_clipping.py", "client/test_malformed_records.py"),
     ),
     Fault(

@@ -74,13 +74,37 @@ class ClippedSum:
 
     Attributes:
         sums: float64 by parameter name, in the parameter's shape, on the device of the updates.
-        failed: bool [units], on the CPU: the update was not finite, and counts as zero in every part.
-        clipped: bool [parts, units], on the CPU: the norm was above the clip. False where the unit failed.
+        failed: bool [units], there, too: the update was not finite, and counts as zero in every part.
+        clipped: bool [parts, units], there, too: the norm was above the clip. False where the unit failed.
     """
 
     sums: dict[str, Tensor]
     failed: Tensor
     clipped: Tensor
+
+
+def clip_numbers(clips: Sequence[float], linf_coordinates: int = 0) -> Floats:
+    """Compute what clipping needs to know of the clipping norms of a round.
+
+    Args:
+        clips: clipping norm of each part, in the range of :func:`quantum`.
+        linf_coordinates: as for :func:`clip_and_sum`.
+
+    Returns:
+        float64 [3, parts]: the norms; their quanta; and the most quanta of a coordinate, a float32.
+
+    Raises:
+        ValueError: a clip outside the range of :func:`quantum`.
+
+    >>> clip_numbers([1.0])[1:].tolist() == [[2.0**-30], [2.0**30]]
+    True
+    """
+    columns = []
+    for clip in clips:
+        unit = quantum(clip)
+        limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
+        columns.append((clip, unit, _as_float32(limit)))
+    return np.array(columns).reshape(-1, 3).T.copy()
 
 
 def clip_and_sum(
@@ -89,11 +113,12 @@ def clip_and_sum(
     clips: Sequence[float],
     linf_coordinates: int = 0,
     normalised: bool = False,
-    counted: NDArray[np.bool_] | None = None,
+    counted: NDArray[np.bool_] | Tensor | None = None,
     rows: Mapping[str, TableRows] = MappingProxyType({}),
     compiled: bool = True,
+    numbers: Tensor | None = None,
 ) -> ClippedSum:
-    """Clip every unit's update part by part, quantise it, and add up.
+    """Clip every unit's update part by part, quantise it, and add up. On a GPU no value is read back.
 
     A part's Euclidean norm is over all its parameters. Each unit's summand depends on its own update alone: one with
     NaN or infinity becomes zero in every part. As computed in float64, its norm in a part is at most the part's clip.
@@ -111,6 +136,7 @@ def clip_and_sum(
         rows: for updates of some rows of a table, [units, places, numbers], where they belong. A row that a unit names
             twice counts once, at its first place.
         compiled: False: without compiled kernels. To load them takes longer than they save, if updates are few.
+        numbers: the result of :func:`clip_numbers` on the device of the updates, where it is there already.
 
     Returns:
         The sums, float64, and the flags of each unit. Flags also cover units that are not counted.
@@ -133,26 +159,46 @@ def clip_and_sum(
         updates[name].masked_fill_(is_spare(each.numbers).to(updates[name].device)[..., None], 0.0)
     stacks = {name: update if name in rows else _as_in_memory(update) for name, update in updates.items()}
     flat = {name: stack.view(*stack.shape, *[1] * (stack.dim() == 1)).flatten(1) for name, stack in stacks.items()}
-    norms = np.sqrt([np.sum([_square_norms(flat[name], compiled) for name in part], 0) for part in parts])
-    failed = ~np.isfinite(norms).all(0)
-    shares = 1.0 if counted is None else np.where(counted, 1.0, 2.0**-32)  # then every number is below a quantum
+    device, known = next(iter(updates.values())).device, clip_numbers(clips, linf_coordinates)
+    limits, units, bounds = torch.from_numpy(known).to(device) if numbers is None else numbers
+    norms = torch.stack([_square_norms([flat[name] for name in part], compiled) for part in parts]).sqrt()
+    failed = ~torch.isfinite(norms).all(0)
+    scales = scales_of(norms, limits[:, None], normalised) / units[:, None]
+    if counted is not None:  # then every number is below a quantum
+        scales = scales * torch.where(torch.as_tensor(counted, device=device), 1.0, 2.0**-32)
+    scales = torch.where(failed, 0.0, scales).float()
     sums: dict[str, Tensor] = {}
-    for part, clip, norm in zip(parts, clips, norms, strict=True):
-        unit = quantum(clip)
-        scales = np.where(failed, 0.0, scales_of(norm, clip, normalised) * shares / unit).astype(np.float32)
-        limit = math.floor(clip / unit / math.sqrt(linf_coordinates or 1))
+    for place, part in enumerate(parts):
+        of_part = _PartScales(scales[place], units[place], bounds[place].float(), known[1:, place], compiled)
         for name in part:
             if name in rows:
-                sums[name] = _sum_of_rows(stacks[name], scales, _as_float32(limit), unit, rows[name])
+                sums[name] = _sum_of_rows(stacks[name], of_part, rows[name])
                 continue
-            quanta = _sum_of_quanta(flat[name], scales, _as_float32(limit), unit, compiled)
-            total = quanta.view(stacks[name].shape[1:])
+            total = _sum_of_quanta(flat[name], of_part).view(stacks[name].shape[1:])
             sums[name] = total if stacks[name] is updates[name] else total.mT
-    clipped = ~failed & (norms > np.array(clips)[:, None])
-    return ClippedSum({name: sums[name] for name in updates}, torch.from_numpy(failed), torch.from_numpy(clipped))
+    return ClippedSum({name: sums[name] for name in updates}, failed, ~failed & (norms > limits[:, None]))
 
 
-def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
+@dataclass(frozen=True)
+class _PartScales:
+    """The factors of a part's updates.
+
+    Attributes:
+        scales: float32 [units], factor of each unit in quanta; one whose scale is zero adds nothing.
+        quantum: size of a quantum, float64.
+        limit: the most that a scaled number may be, float32, below 2**31.
+        here: quantum and limit as NumPy's numbers.
+        compiled: as for :func:`clip_and_sum`.
+    """
+
+    scales: Tensor
+    quantum: Tensor
+    limit: Tensor
+    here: Floats
+    compiled: bool
+
+
+def scales_of(norms: Tensor, clips: Tensor, normalised: bool) -> Tensor:
     """Compute the factors by which updates are multiplied, so that none is longer than its clip.
 
     They are min(1, clip / norm). With ``normalised`` they are clip / (norm + 0.01): long and short updates all come
@@ -160,15 +206,14 @@ def scales_of(norms: Floats, clips: Floats | float, normalised: bool) -> Floats:
 
     Args:
         norms: Euclidean norms, float64, of any shape.
-        clips: of each, or of all; it must broadcast against ``norms``.
+        clips: of each, float64; it must broadcast against ``norms``.
         normalised: whether short updates are scaled up.
 
     Returns:
         float64 factors, at least 0. A norm of NaN gives NaN, so the caller must zero units that are not finite.
     """
-    limits = np.asarray(clips) * (1 - MARGIN)
-    with np.errstate(divide="ignore", invalid="ignore"):  # what is zero or not finite is the caller's
-        return np.asarray(limits / (norms + STABILITY) if normalised else np.minimum(limits / norms, 1.0))
+    limits = clips * (1 - MARGIN)
+    return limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
 
 
 def _is_compiled(stack: Tensor, compiled: bool) -> bool:
@@ -176,51 +221,50 @@ def _is_compiled(stack: Tensor, compiled: bool) -> bool:
     return compiled and stack.device.type in _COMPILED and not flower.in_supernode()
 
 
-def _square_norms(stack: Tensor, compiled: bool) -> Floats:
-    """Compute each unit's squared Euclidean norm in float64, from float32 [units, numbers]."""
-    if _is_compiled(stack, compiled):
-        squares = np.empty(len(stack))
-        _add_squares()(stack.numpy(), squares)
-        return squares
-    return np.asarray(torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64).square().cpu().numpy())
+def _square_norms(stacks: Sequence[Tensor], compiled: bool) -> Tensor:
+    """Compute each unit's squared Euclidean norm over all of some stacks, float32 [units, numbers]; in float64."""
+    if _is_compiled(stacks[0], compiled):
+        squares = np.empty((len(stacks), len(stacks[0])))
+        for stack, into in zip(stacks, squares, strict=True):
+            _add_squares()(stack.numpy(), into)
+        return torch.from_numpy(np.sum(squares, 0))
+    norms = [torch.linalg.vector_norm(stack, dim=1, dtype=torch.float64) for stack in stacks]
+    return torch.stack(norms).square_().sum(0)
 
 
-def _sum_of_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, compiled: bool) -> Tensor:
+def _sum_of_quanta(stack: Tensor, part: _PartScales) -> Tensor:
     """Add up units, scaled, in whole quanta.
 
     Args:
         stack: float32 [units, numbers].
-        scales: factor of each unit in quanta, float32; one whose scale is zero adds nothing.
-        limit: the most that a scaled number may be, below 2**31.
-        unit: size of a quantum.
-        compiled: as for :func:`clip_and_sum`.
+        part: its factors.
 
     Returns:
         float64 [numbers], each a whole multiple of the quantum.
     """
-    if _is_compiled(stack, compiled):
-        total = np.zeros(stack.shape[1], np.int64)
-        _add_quanta()(stack.numpy(), scales, np.float32(limit), total)
+    if _is_compiled(stack, part.compiled):
+        total, (unit, limit) = np.zeros(stack.shape[1], np.int64), part.here
+        _add_quanta()(stack.numpy(), part.scales.numpy(), np.float32(limit), total)
         return torch.from_numpy(total * unit)
-    return _whole_quanta(stack, scales, limit).sum(0).double() * unit
+    return _whole_quanta(stack, part).sum(0).double() * part.quantum
 
 
-def _sum_of_rows(stack: Tensor, scales: NDArray[np.float32], limit: float, unit: float, rows: TableRows) -> Tensor:
+def _sum_of_rows(stack: Tensor, part: _PartScales, rows: TableRows) -> Tensor:
     """Add up units [units, places, numbers] as :func:`_sum_of_quanta`, into the rows of a table.
 
     Returns:
         float64 [rows, numbers].
     """
-    quanta = _whole_quanta(stack, scales, limit).long()
+    quanta = _whole_quanta(stack, part).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
     total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
-    return total.double() * unit
+    return total.double() * part.quantum
 
 
-def _whole_quanta(stack: Tensor, scales: NDArray[np.float32], limit: float) -> Tensor:
+def _whole_quanta(stack: Tensor, part: _PartScales) -> Tensor:
     """Compute the whole quanta of units [units, ...], int32; zeros for a scale of zero."""
-    scale = torch.from_numpy(scales).to(stack.device).view(-1, *[1] * (stack.dim() - 1))
-    scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-limit, limit)
+    scale = part.scales.view(-1, *[1] * (stack.dim() - 1))
+    scaled = torch.where(scale == 0, 0.0, stack * scale).clamp_(-part.limit, part.limit)
     return scaled.to(torch.int32)  # conversion to integers truncates towards zero
 
 

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedamp.client.clipping import ClippedSum, quantum, scales_of
+from fedamp.client.clipping import ClippedSum, clip_numbers, scales_of
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import MILD_RATE, aligned, stacking_refusal
+from fedamp.client.stacks import MILD_RATE, stacking_refusal
 from fedamp.client.task import ClientTask
 from fedamp.client.training import is_plain
+from fedamp.client.transfer import aligned, send_block
 from fedamp.data import PaddedRecords
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 
@@ -65,36 +66,60 @@ class GhostClipping:
         normalised: bool = False,
         counted: NDArray[np.bool_] | None = None,
     ) -> tuple[ClippedSum, Tensor]:
+        """Return the sum of the clipped updates of records that are on the CPU, as :meth:`run` does on the device.
+
+        Args:
+            start: the model, by parameter name.
+            cohort: of one record each [slots, 1, ...], or none in an empty slot.
+            parts, clips, normalised, counted: as for :func:`fedamp.client.clipping.clip_and_sum`.
+        """
+        device = str(next(iter(start.values())).device)
+        inputs = send_block(self.inputs_of(cohort, counted), device)
+        return self.run(start, inputs, parts, clips, normalised)
+
+    @staticmethod
+    def inputs_of(cohort: PaddedRecords, counted: NDArray[np.bool_] | None = None) -> list[Tensor]:
+        """Return what a step takes: inputs, labels, and which slots add nothing (bool [slots]); on the CPU."""
+        silent = (cohort.sizes == 0) | (False if counted is None else ~counted)
+        return [aligned(cohort.inputs[:, 0]), aligned(cohort.labels[:, 0]), torch.from_numpy(silent)]
+
+    def run(
+        self,
+        start: Mapping[str, Tensor],
+        inputs: Sequence[Tensor],
+        parts: Sequence[Sequence[str]],
+        clips: Sequence[float],
+        normalised: bool = False,
+        numbers: Tensor | None = None,
+    ) -> tuple[ClippedSum, Tensor]:
         """Return the sum of the clipped updates, and each record's loss before its step.
 
         The rounding of a record may depend on the number of slots, empty ones included. That number is public.
 
         Args:
             start: the model, by parameter name.
-            cohort: of one record each [slots, 1, ...], or none in an empty slot.
-            parts, clips, normalised, counted: as for :func:`fedamp.client.clipping.clip_and_sum`.
+            inputs: of :meth:`inputs_of`, on the device.
+            parts, clips, normalised, numbers: as for :func:`fedamp.client.clipping.clip_and_sum`.
 
         Returns:
             The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
             largest; and the losses, float64 [slots].
         """
-        device = next(iter(start.values())).device
-        inputs, labels = (aligned(each[:, 0]).to(device) for each in (cohort.inputs, cohort.labels))
-        silent = torch.from_numpy((cohort.sizes == 0) | (False if counted is None else ~counted)).to(device)
-        losses, products = self._backward(start, inputs, labels)
+        values, labels, silent = inputs
+        known = torch.from_numpy(clip_numbers(clips)).to(values.device) if numbers is None else numbers
+        limits, units = known[0][:, None], known[1]
+        losses, products = self._backward(start, values, labels)
         squares = {name: product.square_norms for name, product in products.items()}
         norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
         failed = ~torch.isfinite(norms).all(0)
-        limits = torch.tensor(clips, dtype=norms.dtype).to(norms.device)[:, None]
         clipped = ~failed & (norms > limits)
-        scales = torch.from_numpy(scales_of(norms.cpu().numpy(), np.array(clips)[:, None], normalised)).to(norms)
-        scales = torch.where(failed | silent, 0.0, scales)
+        scales = torch.where(failed | silent, 0.0, scales_of(norms, limits, normalised))
         sums = {
-            name: products[name].sum(scale, quantum(clip))
-            for part, scale, clip in zip(parts, scales, clips, strict=True)
+            name: products[name].sum(scale, unit)
+            for part, scale, unit in zip(parts, scales, units, strict=True)
             for name in part
         }
-        return ClippedSum({name: sums[name] for name in start}, failed.cpu(), clipped.cpu()), losses
+        return ClippedSum({name: sums[name] for name in start}, failed, clipped), losses
 
     def stacking_refusal(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
         """Say why records cannot share such slots; empty where they can.
@@ -151,7 +176,7 @@ class _Products:
             squares = squares * self._length.square()
         self.square_norms = squares
 
-    def sum(self, scales: Tensor, quantum: float) -> Tensor:
+    def sum(self, scales: Tensor, quantum: Tensor) -> Tensor:
         """Add up ``scales`` [records] times the updates, each in whole quanta; float64."""
         kept = ((scales > 0) & (self.square_norms > 0))[:, None]
         back = torch.where(kept, self._back * scales[:, None], 0.0)

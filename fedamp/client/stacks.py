@@ -10,8 +10,9 @@ used only after a test that it rounds alike in every slot, beside any mates.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.client.transfer import aligned
 from fedamp.data import PaddedRecords
 from fedamp.errors import one_line
 from fedamp.federation.local_training import LocalTraining
@@ -74,12 +76,6 @@ def _in_slots(array: NDArray[Any], slots: int, places: int) -> NDArray[Any]:
     filled = torch.zeros(slots, places, *array.shape[2:], dtype=torch.from_numpy(array[:0, :0]).dtype).numpy()
     filled[: len(array), : array.shape[1]] = array
     return filled
-
-
-def aligned(array: NDArray[Any]) -> Tensor:
-    """Make a tensor on the CPU whose memory begins at a multiple of 64 bytes; a copy where the array's does not."""
-    fits = array.flags.writeable and array.ctypes.data % 64 == 0
-    return torch.from_numpy(array) if fits else torch.tensor(array)
 
 
 def stacking_refusal(train: StackTraining, like: PaddedRecords, numbers: int, vocabulary: int | None = None) -> str:
@@ -213,37 +209,65 @@ class StackBatch:
     weights: Tensor
 
 
+@dataclass(frozen=True)
 class StackBatches:
-    """Gives the batches of a stack of clients, on a device, one for each gradient step.
-
-    Args:
-        config: the scenario's ``client`` section.
-        cohort: the clients' records.
-        seeds: of the order of each client's records, 32 bytes [clients].
-        device: torch's name of the device.
+    """The records of a stack of clients and the batches of their gradient steps: what their program is given.
 
     Attributes:
         inputs: of all records, [clients, places, ...].
-        counts: [clients], records in each client's first batch.
+        labels: of all records, [clients, places, ...].
+        weights, records: as :func:`batch_order` draws them.
         steps: how many batches there are.
+        counts: [clients], records in each client's first batch; on the CPU.
     """
 
-    def __init__(self, config: LocalTraining, cohort: PaddedRecords, seeds: NDArray[np.void], device: str) -> None:
-        records, weights, self.steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
-        self.inputs, self._labels = aligned(cohort.inputs).to(device), torch.from_numpy(cohort.labels).to(device)
-        self._weights, self.counts = torch.from_numpy(weights).to(device), (weights[0] > 0).sum(1)
-        self._records = None if records is None else torch.from_numpy(records).to(device)
-        self._clients = torch.arange(len(cohort.sizes), device=device)[:, None]
+    inputs: Tensor
+    labels: Tensor
+    weights: Tensor
+    records: Tensor | None
+    steps: int
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def drawn(cls, config: LocalTraining, cohort: PaddedRecords, seeds: NDArray[np.void]) -> "StackBatches":
+        """Draw the batches on the CPU.
+
+        Args:
+            config: the scenario's ``client`` section.
+            cohort: the clients' records.
+            seeds: of the order of each client's records, 32 bytes [clients].
+        """
+        records, weights, steps = batch_order(config, cohort.sizes, seeds, cohort.inputs.shape[1])
+        chosen = None if records is None else torch.from_numpy(records)
+        tensors = aligned(cohort.inputs), torch.from_numpy(cohort.labels), torch.from_numpy(weights), chosen
+        return cls(*tensors, steps, (weights[0] > 0).sum(1))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors; without ``records`` where there are none."""
+        found = [self.inputs, self.labels, self.weights]
+        return found if self.records is None else [*found, self.records]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> "StackBatches":
+        """Return the same batches with other tensors, in the order of :attr:`tensors`, such as those on a device."""
+        inputs, labels, weights, *records = tensors
+        changed = {"inputs": inputs, "labels": labels, "weights": weights, "records": records[0] if records else None}
+        return replace(self, **changed)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[StackBatch]:
         """Yield the batch of each step, in turn. Labels are gathered, inputs are not (:meth:`inputs_of`)."""
         for step in range(self.steps):
-            if self._records is None:
-                yield StackBatch(None, self._labels, self._weights[0])
+            if self.records is None:
+                yield StackBatch(None, self.labels, self.weights[0])
             else:
-                records = self._records[step]
-                yield StackBatch(records, self._labels[self._clients, records], self._weights[step])
+                records = self.records[step]
+                yield StackBatch(records, self.labels[self._clients, records], self.weights[step])
 
     def inputs_of(self, batch: StackBatch) -> Tensor:
         """Take the inputs of a batch, [clients, batch, ...]."""
         return self.inputs if batch.records is None else self.inputs[self._clients, batch.records]
+
+    @cached_property
+    def _clients(self) -> Tensor:
+        """Indices of the clients, [clients, 1]."""
+        return torch.arange(len(self.counts), device=self.inputs.device)[:, None]

@@ -23,6 +23,7 @@ from fedamp import rng
 from fedamp.base.devices import is_gpu, usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
 from fedamp.client.stacks import MILD_RATE, StackBatches, stacking_refusal
+from fedamp.client.transfer import send_block
 from fedamp.data import PaddedRecords
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss
@@ -38,12 +39,12 @@ class TrainedStack:
 
     Attributes:
         updates: float32 [clients, *shape] by parameter name: trained minus start, not clipped.
-        losses: [clients], sum over the records of the first batch of their loss, before training.
+        losses: float64 [clients], sum over the records of the first batch of their loss, before training.
         records: [clients], the number of these records.
     """
 
     updates: dict[str, Tensor]
-    losses: NDArray[np.float64]
+    losses: Tensor
     records: NDArray[np.int64]
 
 
@@ -104,10 +105,31 @@ class StackTrainer:
             arguments: further arguments of ``forward``, of shape [clients, ...].
             own: [clients, *shape], in place of some of ``start``, what each client starts from (``module`` is None).
         """
-        batches, clients = StackBatches(self.config, cohort, seeds, self.device), len(cohort.sizes)
+        batches = self.send_batches(StackBatches.drawn(self.config, cohort, seeds))
+        return self.run(start, batches, seeds, arguments, own)
+
+    def send_batches(self, batches: StackBatches) -> StackBatches:
+        """Copy batches from the CPU to the device, as one block."""
+        return batches.with_tensors(send_block(batches.tensors, self.device))
+
+    def run(
+        self,
+        start: dict[str, Tensor],
+        batches: StackBatches,
+        seeds: NDArray[np.void],
+        arguments: Sequence[Tensor] = (),
+        own: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> TrainedStack:
+        """Train every client of a stack from what is on the device; no value is read back.
+
+        Args:
+            start, seeds, arguments, own: as for :meth:`train`.
+            batches: of the clients.
+        """
+        clients = len(batches.counts)
         if self.descends and isinstance(self.stacked, FullyConnected):
             updates, losses = self.stacked.descend(start, batches.inputs, list(batches), self.rate)
-            return TrainedStack(updates, losses.cpu().numpy(), batches.counts)
+            return TrainedStack(updates, losses, batches.counts)
         values = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
         arguments = [each.to(self.device) for each in arguments]
         if self.stacked is None and clients == 1:
@@ -128,7 +150,7 @@ class StackTrainer:
             arguments: further arguments of the model, [clients, ...].
         """
         directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
-        values, losses = [*start.values()], torch.zeros(len(batches.counts), dtype=torch.float64)
+        values, losses = [*start.values()], batches.weights.new_zeros(len(batches.counts), dtype=torch.float64)
         first = values
         for step, batch in enumerate(batches):
             leaves = values  # what a step has made is nobody else's
@@ -144,7 +166,7 @@ class StackTrainer:
                 outputs = together(dict(zip(start, leaves, strict=True)), *given)
             found = outputs.detach().float()
             if step == 0:
-                losses = self.loss.loss_sums(found, batch.labels, batch.weights).cpu()
+                losses = self.loss.loss_sums(found, batch.labels, batch.weights)
             # Through a scalar: handing torch the outputs' gradients makes it import its symbolic algebra, which takes
             # longer than many rounds.
             scalar = (outputs * self.loss.gradients(found, batch.labels, batch.weights)).sum()
@@ -172,13 +194,13 @@ class StackTrainer:
             changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]
         else:
             changes = [value.sub_(each) for value, each in zip(values, first, strict=True)]
-        return TrainedStack(dict(zip(start, changes, strict=True)), losses.numpy(), batches.counts)
+        return TrainedStack(dict(zip(start, changes, strict=True)), losses, batches.counts)
 
     def stacking_refusal(
         self,
         start: dict[str, Tensor],
         like: PaddedRecords,
-        row_inputs: Callable[[NDArray[Any], NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
+        row_inputs: Callable[[Tensor, NDArray[np.void]], tuple[Sequence[Tensor], Mapping[str, Tensor]]],
         vocabulary: int | None,
     ) -> str:
         """Say why clients cannot share a stack; empty where they can. At most three steps are tried.
@@ -197,7 +219,8 @@ class StackTrainer:
         few.config = self.config.model_copy(update={"steps": min(self.config.steps or 3, 3), "epochs": None})
 
         def train(cohort: PaddedRecords, seeds: NDArray[np.void], kept: NDArray[np.int64]) -> dict[str, Tensor]:
-            updates = few.train(start, cohort, seeds, *row_inputs(cohort.inputs, seeds)).updates
+            batches = few.send_batches(StackBatches.drawn(few.config, cohort, seeds))
+            updates = few.run(start, batches, seeds, *row_inputs(batches.inputs, seeds)).updates
             return {name: update[torch.from_numpy(kept).to(update.device)] for name, update in updates.items()}
 
         return stacking_refusal(train, like, sum(value.numel() for value in start.values()), vocabulary)

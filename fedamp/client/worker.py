@@ -12,7 +12,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
-from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum
+from fedamp.base.devices import is_gpu
+from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import ClientStack, aligned
+from fedamp.client.stacks import ClientStack, StackBatches
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import StackTrainer, arithmetic
+from fedamp.client.transfer import aligned, fetch_block, send_block
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DataError, fails_alone, one_line
@@ -41,6 +43,8 @@ from fedamp.models.pieces import Piece
 _LARGEST_LOSS = 1e100  # of a unit
 _UNITS = 4096  # whose vectors are added at once
 _AT_ONCE, _BEYOND = 1 << 22, 1000.0  # numbers of canaries that are clipped together; length of each in clips
+
+_BLOCK_BYTES = 1 << 28  # of records that are copied to a GPU at once
 
 _Shape = tuple[Any, ...]  # of a stack: the shapes of a model, and the places for the records of a client
 _DRAWN = np.float32(0.1)  # standard deviation of parameters that nobody has trained
@@ -295,41 +299,137 @@ class _PieceTrainer:
             start, stack.cohort, partial(self._row_inputs, start), self.task.model.vocabulary
         )
 
-    def train(
-        self, start: dict[str, Tensor], stack: ClientStack, clips: Sequence[float], report: TrainReport, round_: int
-    ) -> dict[str, NDArray[np.float64]]:
-        """Train the clients in a stack, clip each update, and add them up.
+    def inputs_of(self, stack: ClientStack, counted: NDArray[np.bool_]) -> tuple[StackBatches | None, list[Tensor]]:
+        """Draw what the training of a stack takes.
 
         Args:
-            start: the parameters that all start from, by name.
             stack: of the clients.
-            clips: clipping norm of all parameters; or of the shared and of the split part.
-            report: counts the clients, once the whole stack has trained.
-            round_: from 1.
+            counted: bool [slots], which slots count in the sum.
 
         Returns:
-            Sums by name, float64 on the CPU, in the piece's shapes.
+            The batches, on the CPU; None where a step forms no update. And the tensors that the device needs.
         """
-        piece, cohort = self.piece, stack.cohort
-        parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
-        counted = report.counted(stack.units, len(stack.seeds))
         if self._ghost is not None:
-            clipped, tensor = self._ghost.sum(start, cohort, parts, clips, self.task.normalised, counted)
-            losses, records = tensor.cpu().numpy(), cohort.sizes
-        else:
-            own = self.local.start(start, stack, round_)
-            arguments, tables = self._row_inputs(start, cohort.inputs, stack.seeds)
-            trained = self._trainer.train(start, cohort, stack.seeds, arguments, own | tables)
-            losses, records, moved = trained.losses, trained.records, trained.updates
-            self.local.keep(lambda: {name: each + moved[name] for name, each in own.items()}, stack, counted, round_)
-            updates = piece.owned(trained.updates, stack.seeds)
-            rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
-            clipped = clip_and_sum(
-                updates, parts, clips, self.task.linf_coordinates, self.task.normalised, counted, rows, self.compiled
-            )
-        sums = {name: total.cpu().numpy() for name, total in clipped.sums.items()}
-        report.add(stack.units, clipped, losses, records)  # at last: a stack that is cut in two is not counted twice
-        return sums
+            return None, self._ghost.inputs_of(stack.cohort, counted)
+        batches = StackBatches.drawn(self.task.client, stack.cohort, stack.seeds)
+        return batches, [*batches.tensors, torch.from_numpy(counted)]
+
+    def train(
+        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
+    ) -> "_TrainedSum":
+        """Train the clients in a stack, clip each update, and add them up. On a GPU nothing is read back.
+
+        Args:
+            start: the parameters that all start from, by name, on the device.
+            waiting: the stack.
+            there: its tensors, on the device.
+            round_clips: clipping norm of all parameters; or of the shared and of the split part.
+        """
+        piece, stack, task, clips = self.piece, waiting.stack, self.task, round_clips.clips
+        parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
+        if self._ghost is not None:
+            clipped, losses = self._ghost.run(start, there, parts, clips, task.normalised, round_clips.numbers)
+            return _TrainedSum(waiting, clipped, losses, stack.cohort.sizes)
+        assert waiting.batches is not None
+        batches, counted = waiting.batches.with_tensors(there[:-1]), there[-1]
+        own = self.local.start(start, stack, round_clips.round)
+        arguments, tables = self._row_inputs(start, batches.inputs, stack.seeds)
+        trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables)
+        moved = trained.updates
+        after = partial(_moved, own, moved)
+        self.local.keep(after, stack, waiting.counted, round_clips.round)
+        updates = piece.owned(moved, stack.seeds)
+        rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
+        options = task.linf_coordinates, task.normalised, counted, rows, self.compiled, round_clips.numbers
+        return _TrainedSum(waiting, clip_and_sum(updates, parts, clips, *options), trained.losses, trained.records)
+
+
+def _moved(own: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return trained values: those of the start and their updates."""
+    return {name: each + moved[name] for name, each in own.items()}
+
+
+@dataclass
+class _Submodel:
+    """A submodel that units of a round train.
+
+    Attributes:
+        trainer: of the piece.
+        whole: whether the order has the whole model, of which the piece is a part.
+        start: the parameters that all start from, by name, on the CPU.
+        there: the same on the device, once they have been sent.
+        total: sums so far by name, float64, on the device.
+    """
+
+    trainer: _PieceTrainer
+    whole: bool
+    start: dict[str, Tensor]
+    there: dict[str, Tensor] = field(default_factory=dict)
+    total: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, sums: Mapping[str, Tensor]) -> None:
+        """Add the sums of a stack. All are there before the first is added, so no error leaves half of them added."""
+        for name, each in sums.items():
+            if name in self.total:
+                self.total[name] += each
+            else:
+                self.total[name] = each
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Units of a submodel that wait for their training: their rows in the order, and the places for their records."""
+
+    submodel: _Submodel
+    places: int
+    units: Rows
+
+
+@dataclass(frozen=True)
+class _StackInputs:
+    """A stack that is ready to train.
+
+    Attributes:
+        members: the units in it.
+        shape: of the stack, as :meth:`TrainingNode._room` names it.
+        stack: their records.
+        counted: bool [slots], which slots count in the sum.
+        lost: bool [units], who cannot train.
+        batches: on the CPU; None where a step forms no update.
+        tensors: that the device needs, on the CPU.
+    """
+
+    members: _Members
+    shape: _Shape
+    stack: ClientStack
+    counted: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
+    batches: StackBatches | None
+    tensors: list[Tensor]
+
+    @property
+    def slots(self) -> int:
+        """Slots of the stack."""
+        return len(self.stack.seeds)
+
+
+@dataclass(frozen=True)
+class _RoundClips:
+    """The clipping norms of a round (from 1), and :func:`fedamp.client.clipping.clip_numbers` on a GPU."""
+
+    round: int
+    clips: Sequence[float]
+    numbers: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _TrainedSum:
+    """The result of a stack on the device: clipped sums and flags, losses [slots]; and its numbers of records."""
+
+    waiting: _StackInputs
+    clipped: ClippedSum
+    losses: Tensor
+    records: NDArray[np.int64]
 
 
 class TrainingNode:
@@ -373,6 +473,7 @@ class TrainingNode:
         # By the shapes of a model and places for records: how many clients train together, and where that was tried.
         self._slots: dict[_Shape, int] = {}
         self._apart: set[tuple[_Shape, int]] = set()
+        self._block_bytes = _BLOCK_BYTES
 
     def train(self, order: RoundOrder) -> TrainReport:
         """Train the units of an order, clip each update, and add them up.
@@ -390,37 +491,168 @@ class TrainingNode:
         """
         begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
+        source, waiting, done = self._members(order, sums, report), list[_Members](), list[_TrainedSum]()
         with arithmetic(self.task.client.precision, self.device):
-            received = {name: aligned(array).to(self.device) for name, array in order.arrays.items()}
-            for trainer, units in self._by_submodel(order):
-                whole, piece = order.extracted == WHOLE, trainer.piece
-                start = piece.extract(received) if whole else received
-                planted, units = units["id"][units["id"] >= CANARY], units[units["id"] < CANARY]
-                for name, total in self._canaries(planted, piece, order.clips, report).items():
-                    sums[name] += total
-                waiting = self._by_places(units["id"], trainer, report)
-                while waiting:
-                    places, members = waiting.pop()
-                    shape, slots = self._room(trainer, start, places)
-                    if len(members) > slots:
-                        waiting += [(places, members[first : first + slots]) for first in range(0, len(members), slots)]
-                        continue
-                    try:
-                        stack = self._stack(trainer, start, units[members], shape, slots)
-                        lost = self.dataset.lost(units["id"][members], stack.cohort.sizes[: len(members)])
-                        part = trainer.train(start, stack, order.clips, report, order.round)
-                        report.lose(units["id"][members[lost]], self.dataset)
-                    except Exception as error:  # data and custom models may raise anything; other units do not notice
-                        waiting += self._smaller(error, units["id"], shape, members, report)
-                    else:
-                        if whole:
-                            piece.embed_add(sums, part)
-                        else:
-                            for name, total in sums.items():
-                                total += part[name]
+            clips = _RoundClips(order.round, order.clips)
+            while wave := self._next_wave(source, waiting, report):
+                clips = self._train_wave(wave, clips, waiting, done, report)
+                if not is_gpu(self.device):  # there a copy takes no time, and memory is for one stack
+                    self._bring_home(done, sums, report)
+            self._bring_home(done, sums, report)
         report.reported.sort()  # in which order they trained tells their sizes
         report.sums, report.seconds = sums, time.monotonic() - begin
         return report
+
+    def _members(
+        self, order: RoundOrder, sums: dict[str, NDArray[np.float64]], report: TrainReport
+    ) -> Iterator[_Members]:
+        """Yield the units of an order by submodel and places for their records; canaries are added up meanwhile.
+
+        Args:
+            order: to train.
+            sums: by name; changed in place.
+            report: counts canaries, and clients whose records are not here.
+        """
+        received = {name: aligned(array) for name, array in order.arrays.items()}
+        for trainer, units in self._by_submodel(order):
+            whole, piece = order.extracted == WHOLE, trainer.piece
+            submodel = _Submodel(trainer, whole, piece.extract(received) if whole else received)
+            planted, units = units["id"][units["id"] >= CANARY], units[units["id"] < CANARY]
+            for name, total in self._canaries(planted, piece, order.clips, report).items():
+                sums[name] += total
+            for places, some in reversed(self._by_places(units["id"], trainer, report)):
+                yield _Members(submodel, places, units[some])
+
+    def _next_wave(
+        self, source: Iterator[_Members], waiting: list[_Members], report: TrainReport
+    ) -> list[_StackInputs]:
+        """Read the records of the next stacks: of one on a CPU, of as many as a copy to a GPU holds.
+
+        Args:
+            source: gives more units when none wait.
+            waiting: units that wait; changed in place.
+            report: counts units whose records cannot be read.
+
+        Returns:
+            The stacks; empty: all units have trained.
+        """
+        wave, size = list[_StackInputs](), 0
+        while (not wave or (is_gpu(self.device) and size < self._block_bytes)) and (
+            members := waiting.pop() if waiting else next(source, None)
+        ):
+            shape, slots = self._room(members.submodel.trainer, members.submodel.start, members.places)
+            if len(members.units) > slots:
+                cuts = range(0, len(members.units), slots)
+                waiting += [replace(members, units=members.units[first : first + slots]) for first in cuts]
+                continue
+            try:
+                wave.append(self._read(members, shape, slots, report))
+            except Exception as error:  # data may raise anything; other units do not notice
+                waiting += self._smaller(error, members, shape, slots, report)
+            else:
+                size += sum(each.numel() * each.element_size() for each in wave[-1].tensors)
+        return wave
+
+    def _read(self, members: _Members, shape: _Shape, slots: int, report: TrainReport) -> _StackInputs:
+        """Read the records of units into the slots of a stack, and draw their batches.
+
+        Raises:
+            DataError: their records cannot be read.
+        """
+        ids = members.units["id"]
+        stack = ClientStack.of(ids, members.units["seed"], self._records(ids), slots, shape[-1])
+        lost, counted = self.dataset.lost(ids, stack.cohort.sizes[: len(ids)]), report.counted(ids, slots)
+        return _StackInputs(members, shape, stack, counted, lost, *members.submodel.trainer.inputs_of(stack, counted))
+
+    def _train_wave(
+        self,
+        wave: list[_StackInputs],
+        clips: _RoundClips,
+        waiting: list[_Members],
+        done: list[_TrainedSum],
+        report: TrainReport,
+    ) -> _RoundClips:
+        """Send stacks to the device in one block, and train them there.
+
+        Args:
+            wave: the stacks.
+            clips: of the round.
+            waiting: gets the units of stacks that have failed, in smaller ones; changed in place.
+            done: gets the sums; changed in place.
+            report: counts clients that fail.
+
+        Returns:
+            The clips, on the device.
+        """
+        new = list({id(each.members.submodel): each.members.submodel for each in wave}.values())
+        new = [submodel for submodel in new if not submodel.there]
+        first = is_gpu(self.device) and clips.numbers is None
+        block = [aligned(clip_numbers(clips.clips, self.task.linf_coordinates))] if first else []
+        block += [tensor for submodel in new for tensor in submodel.start.values()]
+        try:
+            sent = iter(send_block([*block, *(tensor for each in wave for tensor in each.tensors)], self.device))
+        except torch.OutOfMemoryError as error:
+            if len(wave) == 1:
+                waiting += self._smaller(error, wave[0].members, wave[0].shape, wave[0].slots, report)
+            else:
+                self._block_bytes //= 2
+                waiting += [each.members for each in wave]
+            return clips
+        clips = replace(clips, numbers=next(sent)) if first else clips
+        for submodel in new:
+            submodel.there = {name: next(sent) for name in submodel.start}
+        for each in wave:
+            members, there = each.members, [next(sent) for _ in each.tensors]
+            if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
+                waiting.append(members)
+                continue
+            try:
+                self._check_apart(each)
+                trained = members.submodel.trainer.train(members.submodel.there, each, there, clips)
+                members.submodel.add(trained.clipped.sums)
+            except Exception as error:  # custom models may raise anything; other units do not notice
+                waiting += self._smaller(error, members, each.shape, each.slots, report)
+            else:
+                done.append(trained)
+        return clips
+
+    def _check_apart(self, waiting: _StackInputs) -> None:
+        """Check once for each kind of stack that its units keep apart.
+
+        Raises:
+            _NotTogetherError: units cannot share a stack of this shape.
+        """
+        kind, submodel = (waiting.shape, waiting.slots), waiting.members.submodel
+        known = waiting.slots == 1 or kind in self._apart
+        if not known and (why := self._stacking_refusal(submodel.trainer, submodel.there, waiting.stack)):
+            raise _NotTogetherError(why)
+        self._apart.add(kind)
+
+    def _bring_home(self, done: list[_TrainedSum], sums: dict[str, NDArray[np.float64]], report: TrainReport) -> None:
+        """Copy the results of stacks from the device as one block, and count their clients.
+
+        Args:
+            done: the stacks; empty afterwards.
+            sums: by name; changed in place.
+            report: counts the clients.
+        """
+        submodels = list({id(each.waiting.members.submodel): each.waiting.members.submodel for each in done}.values())
+        told = [tensor for each in done for tensor in (each.clipped.failed, each.clipped.clipped, each.losses)]
+        home = iter(fetch_block([*told, *(total for each in submodels for total in each.total.values())]))
+        for each in done:
+            clients, (failed, clipped, losses) = each.waiting.stack.units, (next(home) for _ in range(3))
+            flags = ClippedSum({}, torch.from_numpy(failed > 0), torch.from_numpy(clipped > 0))
+            report.add(clients, flags, losses, each.records)
+            report.lose(clients[each.waiting.lost], self.dataset)
+        for submodel in submodels:
+            part = {name: next(home) for name in submodel.total}
+            submodel.total.clear()
+            if submodel.whole:
+                submodel.trainer.piece.embed_add(sums, part)
+            else:
+                for name, total in sums.items():
+                    total += part[name]
+        done.clear()
 
     def _by_submodel(self, order: RoundOrder) -> Iterator[tuple[_PieceTrainer, Rows]]:
         """Yield the units of each submodel, with what trains them at the learning rate of the round.
@@ -481,61 +713,34 @@ class TrainingNode:
             self._slots[shape] = self.task.stack.slots(places, most, trainer.batch)
         return shape, self._slots[shape]
 
-    def _stack(
-        self, trainer: _PieceTrainer, start: dict[str, Tensor], units: Rows, shape: _Shape, slots: int
-    ) -> ClientStack:
-        """Read the records of units into the slots of a stack.
-
-        Args:
-            trainer: of the piece.
-            start: the parameters of the piece, by name.
-            units: rows of the units, at most ``slots``.
-            shape, slots: of :meth:`_room`.
-
-        Raises:
-            _NotTogetherError: units cannot share a stack of this shape.
-            DataError: their records cannot be read.
-        """
-        stack = ClientStack.of(units["id"], units["seed"], self._records(units["id"]), slots, shape[-1])
-        if slots > 1 and (shape, slots) not in self._apart and (why := self._stacking_refusal(trainer, start, stack)):
-            raise _NotTogetherError(why)
-        self._apart.add((shape, slots))
-        return stack
-
     def _smaller(
-        self,
-        error: Exception,
-        clients: NDArray[np.int64],
-        shape: _Shape,
-        members: NDArray[np.int64],
-        report: TrainReport,
-    ) -> list[tuple[int, NDArray[np.int64]]]:
+        self, error: Exception, members: _Members, shape: _Shape, slots: int, report: TrainReport
+    ) -> list[_Members]:
         """Cut a stack that has raised an error into smaller ones; a client that fails alone is counted as failed.
 
         Args:
             error: that the stack has raised.
-            clients: ids of all clients.
-            shape: of the stack, as :meth:`_room` names it.
-            members: those in the stack, as indices of ``clients``.
+            members: those in the stack.
+            shape, slots: of the stack, as :meth:`_room` names them.
             report: counts a client that fails.
 
         Returns:
-            Numbers of places for records, and the members, of the stacks to try next.
+            The members of the stacks to try next.
         """
-        places, slots = shape[-1], self._slots[shape]
+        clients = members.units["id"]
         if isinstance(error, _NotTogetherError):
             log.warning("clients train one by one, slower than together: %s", error)
             self._slots[shape] = 1
-            return [(places, members)]
+            return [members]
         if not isinstance(error, torch.OutOfMemoryError):
-            if len(members) == 1:
-                report.fail(int(clients[members[0]]), one_line(error))
+            if len(clients) == 1:
+                report.fail(int(clients[0]), one_line(error))
                 return []
-            return [(places, half) for half in np.array_split(members, 2)]
+            return [replace(members, units=half) for half in np.array_split(members.units, 2)]
         if slots == 1:  # how much memory a client needs follows from its records: the others train
             why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
             why += "client.batch_size or client.max_records, or engine.device: cpu"
-            report.fail(int(clients[members[0]]), f"{self.device} has {why}")
+            report.fail(int(clients[0]), f"{self.device} has {why}")
             return []
         self._slots[shape] = slots // 2
         log.warning(
@@ -543,7 +748,7 @@ class TrainingNode:
             "too many, or engine.clients_per_batch",
             *(self.device, slots, slots // 2),
         )
-        return [(places, members)]
+        return [members]
 
     def _stacking_refusal(self, trainer: _PieceTrainer, start: dict[str, Tensor], stack: ClientStack) -> str:
         """Say why clients cannot share a stack; empty where they can.

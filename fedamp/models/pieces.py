@@ -108,7 +108,7 @@ class Piece:
         return []
 
     def row_inputs(
-        self, start: Mapping[str, Tensor], inputs: NDArray[Any], seeds: NDArray[void], decays: bool
+        self, start: Mapping[str, Tensor], inputs: Tensor, seeds: NDArray[void], decays: bool
     ) -> tuple[list[Tensor], dict[str, Tensor]]:
         """Return arguments of :meth:`forward`, and values from which clients start in place of ``start``.
 
@@ -116,7 +116,7 @@ class Piece:
 
         Args:
             start: the parameters that all start from, by name.
-            inputs: [clients, records, *input_shape].
+            inputs: [clients, records, *input_shape], on the same device.
             seeds: 32 secret bytes for each client.
             decays: whether weight decay would move the other rows.
 
@@ -126,7 +126,7 @@ class Piece:
         places = math.prod(inputs.shape[1:])
         if decays or not self.tables or any(2 * places > len(start[name]) for name in self.tables):
             return self.arguments(seeds), {}
-        rows = touched(torch.from_numpy(inputs), places).to(next(iter(start.values())).device)
+        rows = touched(inputs, places)
         return [rows], {name: start[name][rows] for name in self.tables}
 
     def owned(self, updates: dict[str, Tensor], seeds: NDArray[void]) -> dict[str, Tensor]:

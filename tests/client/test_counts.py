@@ -36,7 +36,7 @@ MODELS = {
     "MiniLM with LoRA": MINILM,
     "ratings with embeddings": zoo.ZOO["table of 20,000 rows"],
 }
-QUICK = "MLP", "CNN", "ratings with embeddings"
+QUICK = "MLP", "ratings with embeddings"
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of a bare vmap over attention
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in MODELS]
 
@@ -72,13 +72,11 @@ def test_no_value_is_read_and_no_shape_follows_from_one(name: str) -> None:
     assert not ours.dependent
 
 
-# Copies to the device and home in a round of one stack. Tied weights do not stay tied on the second device.
-COPIES = {"MLP": (11, 9), "CNN": (23, 21), "ResNet-20": (133, 131), "LSTM": (15, 13), "GRU": (15, 13)}
-COPIES |= {"transformer": (55, 53), "MiniLM with LoRA": (19, 17), "ratings with embeddings": (10, 7)}
+UNTIED = "GPT-2"  # tied weights do not stay tied on the second device
 
 
-@pytest.mark.parametrize("name", [each for each in CASES if each.values[0] in COPIES])
-def test_a_round_is_copied_to_the_device_and_home(name: str) -> None:
+@pytest.mark.parametrize("name", [each for each in CASES if each.values[0] != UNTIED])
+def test_a_round_is_copied_to_the_device_once_and_home_once(name: str) -> None:
     animal = MODELS[name]
     inputs, labels = zoo.records_of(animal, CLIENTS * RECORDS)
     prepared, here = zoo.prepared_of(animal, (inputs, labels, np.repeat(np.arange(CLIENTS), RECORDS)))
@@ -88,12 +86,10 @@ def test_a_round_is_copied_to_the_device_and_home(name: str) -> None:
         assert not node.train(order).failed
         found = counts_of(lambda: node.train(order))
     assert not found.reads
-    into, home = COPIES[name]
-    assert found.into <= into
-    assert found.home <= home
+    assert (found.into, found.home) == (1, 1)
 
 
-def test_records_are_copied_to_the_device_and_home() -> None:
+def test_records_are_copied_to_the_device_once_and_home_once() -> None:
     client = LocalTraining(steps=1, learning_rate=0.5)
     task = task_of(model=Model(name="mlp", hidden=(8,)), client=client, unit="sample")
     records, arrays = records_of((5,), 1, client.loss), initial_parameters(task.model, (5,), 3, seed=1)
@@ -104,8 +100,7 @@ def test_records_are_copied_to_the_device_and_home() -> None:
         found = counts_of(lambda: trained(node, arrays, order))
     assert not found.reads
     assert not found.dependent
-    assert found.into <= 9
-    assert found.home <= 8
+    assert (found.into, found.home) == (1, 1)
 
 
 def test_a_count_sees_what_it_is_for() -> None:
