@@ -277,9 +277,9 @@ def fixed(contents: PopulationContents, person: int) -> float | None:
     """Bound epsilon of a person's uses from above, if fixed in advance.
 
     Returns:
-        None where there are more than eight uses, or no bound is known.
+        None where there are more than eight uses, a lost disk knew of others, or no bound is known.
     """
-    if len(contents.series(person)) > MOST_EXACT:
+    if len(contents.series(person)) > MOST_EXACT or contents.lost[person : person + 1].any():
         return None
     try:
         mechanism = contents.exact(person)
@@ -400,6 +400,7 @@ def standing(contents: PopulationContents) -> dict[str, Any]:
     states = [use.state for use in contents.uses.values()]
     return {
         "people": contents.people,
+        "recovered": bool(len(contents.recovered) or contents.lost.any()),
         "uses": {state: states.count(state) for state in STATES},
         "budget_epsilon": budget.epsilon,
         "delta": budget.delta,
@@ -427,6 +428,8 @@ def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) 
     contents, wrong = population.read(), None
     if told["id"] != contents.id:
         wrong = "charged to another population"
+    elif told["head"] in contents.recovered and (use := contents.uses.get(told["use"])) and use.is_charged:
+        return Check("population", "caution", f"{run}: use {told['use']}, known from its ledger after a disk was lost")
     elif told["head"] not in contents.links:
         wrong = (
             f"the file does not hold the state of the run's ledger, {told['head']}: it was restored from a copy, "

@@ -82,7 +82,6 @@ def write_certificate(
         raise PopulationError(f"{population.file}: {person!r} has not left; expected: fedamp population leave, first")
     told = history_of(contents, number)
     mechanisms = {use.id: charge.mechanism.to_json() for use, charge in contents.series(number)}
-    share = sum(charge.share for _, charge in contents.series(number))
     uses = [{key: each for key, each in use.items() if key not in ("share", "epsilon_so_far")} for use in told["uses"]]
     answer = {
         "format": FORMAT,
@@ -95,7 +94,7 @@ def write_certificate(
         "head": contents.head,
         "budget_epsilon": told["budget_epsilon"],
         "delta": told["delta"],
-        "share": finite(share),
+        "share": told["share"],
         "epsilon": told["adaptive_epsilon"],
         "factor": factor_of(told["adaptive_epsilon"]),
         "risk": told["risk"],

@@ -207,6 +207,32 @@ def certificate(
 
 
 @app.command()
+def recover(
+    file: PopulationFile,
+    runs: Annotated[list[Path] | None, Argument(help="all run folders, released folders or zips of its runs")] = None,
+    data: ClientsOption = None,
+    people: PeopleOption = None,
+    no_other_use: Annotated[
+        bool, Option(help="you state that these people's data was used for nothing else; else all of it is spent")
+    ] = False,
+) -> None:
+    """Bring a backup up to date after a disk was lost or a machine changed, from the ledgers of its runs.
+
+    The most that may have been spent is spent. Without a backup, give the people with --data or --people.
+    """
+    from fedamp.extensions.population.recovery import Recovery
+    from fedamp.extensions.population.store import percent
+    from fedamp.runs.total import check_independent, ledger_of
+
+    ledgers = [(run, ledger_of(run)) for run in runs or ()]
+    check_independent(ledgers)
+    rows = None if data is None and people is None else _read_people(data, people)
+    contents = terminal.patiently(Recovery(ledgers, no_other_use).recover, file, rows)
+    left = percent(max(1 - float(contents.spent().max()), 0.0))
+    terminal.out.print(f"recovered; each person has at least {left} left; head {contents.head}", soft_wrap=True)
+
+
+@app.command()
 def verify(
     file: Annotated[Path, Argument(metavar="FILE", help="the population's file, or the folder of a certificate")],
     runs: Annotated[list[Path] | None, Argument(help="run folders, released folders or zips")] = None,

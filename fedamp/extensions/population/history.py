@@ -27,8 +27,10 @@ def history_of(contents: PopulationContents, person: int) -> dict[str, Any]:
         ends at the population's delta; None: infinite. ``adaptive_epsilon`` is what the filter says of all of them,
         ``fixed_epsilon`` the exact cost of the same series if it was fixed in advance
         (:func:`fedamp.extensions.population.account.fixed`). ``risk``: see :func:`risk_of`. ``left``: of the budget.
+        ``lost``: the part of the budget that uses may have cost of which a lost disk knew; None: no disk was lost.
     """
-    budget, share, uses = contents.budget(person), 0.0, []
+    budget, uses = contents.budget(person), []
+    share = lost = float(contents.lost[person]) if person < len(contents.lost) else 0.0
     for use, charge in contents.series(person):
         share += charge.share
         uses.append(
@@ -49,6 +51,8 @@ def history_of(contents: PopulationContents, person: int) -> dict[str, Any]:
         "budget_epsilon": budget.epsilon,
         "delta": contents.delta,
         "left": percent(max(1 - share, 0.0)),
+        "share": finite(share),
+        "lost": percent(lost, up=True) if lost else None,
         "adaptive_epsilon": finite(budget.spent_epsilon(share)),
         "fixed_epsilon": fixed(contents, person),
         "risk": risk_of(budget, share),

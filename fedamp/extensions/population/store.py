@@ -18,7 +18,7 @@ import os
 import sqlite3
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -117,6 +117,8 @@ class PopulationContents:
         rows: digests of the units that each event added, in order.
         left: when each person who has left did so, by the operator's clock; by number.
         joined: the person that another one was found to be; by the other's number.
+        lost: share of each person's budget, by number, that may have been spent in uses that a lost disk has forgotten.
+        recovered: heads of the chain that was lost with the disk, which ledgers name.
     """
 
     id: str
@@ -128,6 +130,8 @@ class PopulationContents:
     rows: list[str] = field(default_factory=list)
     left: dict[int, str] = field(default_factory=dict)
     joined: dict[int, int] = field(default_factory=dict)
+    lost: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    recovered: set[str] = field(default_factory=set)
 
     @property
     def people(self) -> int:
@@ -141,7 +145,7 @@ class PopulationContents:
 
     def spent(self, but: str = "") -> NDArray[np.float64]:
         """Add up each person's shares, float64 [people], without those of the use ``but``."""
-        total = np.zeros(len(self.epsilons))
+        total = np.pad(self.lost, (0, len(self.epsilons) - len(self.lost)))
         for use in self.uses.values():
             if use.is_charged and use.id != but:
                 total += self.needed(use)
@@ -222,13 +226,21 @@ class Population:
         self.id = self.read().id
 
     @classmethod
-    def new(cls, file: Path, people: Iterable[tuple[str, str]], epsilon: float, delta: float) -> "Population":
+    def new(
+        cls,
+        file: Path,
+        people: Iterable[tuple[str, str]],
+        epsilon: float,
+        delta: float,
+        lost: tuple[str, "FurtherEvents"] | None = None,
+    ) -> "Population":
         """Make the file of a new population.
 
         Args:
             file: must not exist.
             people: a unit and the person whom it belongs to, each.
             epsilon, delta: the budget of each of these people.
+            lost: id of a population whose file was lost, and what is known of it; None: a new population.
 
         Raises:
             PopulationError: the file exists, or a population was kept there; an id is empty or a duplicate; no such
@@ -240,7 +252,7 @@ class Population:
         refuse_link(file)
         if file.exists():
             raise PopulationError(f"{file}: exists already; expected: a new file")
-        if known := _kept_at(file, _read_notes()):
+        if known := _kept_at(file, _read_notes(), but=lost[0] if lost else ""):
             raise PopulationError(
                 f"{file}: a population was kept here, and what its people spent must not be forgotten"
                 f"; expected: that file back, or another name (its note is {_notes_folder() / known}.json)"
@@ -254,15 +266,19 @@ class Population:
             with _connected_database(beside) as database:
                 database.executescript(_TABLES)
                 id_, salt = (f"{rng.seed_from_system():064x}"[:length] for length in (32, 64))
+                id_ = lost[0] if lost else id_
                 about = {"kind": "population", "format": FORMAT, "id": id_, "salt": salt, "delta": budget.delta}
                 database.execute("BEGIN IMMEDIATE")
                 contents = _apply_event(None, about)
                 _append_event(database, contents, about)
                 _add_rows(database, contents, rows, budget.epsilon)
+                for event in lost[1](database, contents) if lost else ():
+                    _append_event(database, contents, event)
                 database.execute("COMMIT")
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             with held(contents.id):
-                _write_note(file, contents, 0)  # without it nothing can be charged, and its copies could be
+                if lost is None:  # else an older note says that a population was kept there, until the last step
+                    _write_note(file, contents, 0)  # without it nothing can be charged, and its copies could be
                 with writing(file):
                     os.link(beside, file)  # never over another process's file
                 _write_note(file, contents)
@@ -375,7 +391,7 @@ class Population:
                 person = int(short[np.argmin((left - needed)[short])])
                 unit = units[int(np.argmax(owners == person))]
                 raise Overspent(self.file, contents, use, person, unit, len(short))
-            _append_event(database, contents, _use_content(use))
+            _append_event(database, contents, use_content(use))
         return contents
 
     def leave(self, name: str) -> None:
@@ -475,6 +491,14 @@ class Population:
             if write and self.id not in notes:
                 wanted = "the file where it was made, or moved with its note"
                 raise PopulationError(f"{self.file}: {_notes_folder() / self.id}.json is missing; expected: {wanted}")
+            if (
+                write
+                and (note := notes[self.id])
+                and isinstance(note, PopulationNote)
+                and note.machine not in ("", here())
+            ):
+                found = "it was put here from another machine, perhaps from an old backup"
+                raise PopulationError(f"{self.file}: {found}; expected: fedamp population recover, with all its runs")
             with _connected_database(self.file) as database:
                 database.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 contents = _replay_events(self.file, database)
@@ -484,6 +508,34 @@ class Population:
                 database.execute("COMMIT")
             if len(contents.links) > before:
                 _write_note(self.file, contents)
+
+
+FurtherEvents = Callable[[sqlite3.Connection, PopulationContents], Iterable[dict[str, Any]]]
+"""Makes events from the contents, which change with each event that it has made."""
+
+
+def rewrite(file: Path, events: FurtherEvents) -> PopulationContents:
+    """Add events to a file that came from elsewhere, whatever this machine's note says, and note that it is here now.
+
+    Raises:
+        PopulationError: the file is missing or damaged, or the events cannot be.
+    """
+    file = Path(os.path.abspath(file))
+    refuse_link(file)
+    if not file.is_file():
+        raise PopulationError(f"{file}: no such population; expected: a backup, or its people with --people")
+    if file.stat().st_mode & 0o077:
+        raise PopulationError(f"{file}: others may read it; expected: chmod 600")
+    with _connected_database(file) as database:
+        id_ = _replay_events(file, database).id
+        with held(id_):
+            database.execute("BEGIN IMMEDIATE")
+            contents = _replay_events(file, database)
+            for event in events(database, contents):
+                _append_event(database, contents, event)
+            database.execute("COMMIT")
+            _write_note(file, contents)
+    return contents
 
 
 class Overspent(PopulationError):
@@ -563,8 +615,8 @@ def _checked_people(people: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 # Events.
 
 
-def _use_content(use: DataUse) -> dict[str, Any]:
-    """Write a use as an event."""
+def use_content(use: DataUse) -> dict[str, Any]:
+    """Write a use as an event, before it has a date."""
     charges = [_price_content(each) for each in use.charges]
     packed = base64.b64encode(zlib.compress(use.counts.astype("<u2").tobytes())).decode()
     about = {"kind": "use", "use": use.id, "name": use.name, "plan": use.plan, "token": use.token, "run": use.run}
@@ -648,6 +700,11 @@ def _apply_event(contents: PopulationContents | None, event: Mapping[str, Any]) 
             contents.uses[event["use"]] = replace(contents.uses[event["use"]], **changed)
         case "join":
             _apply_join(contents, event)
+        case "recovered":
+            if event["all_is_spent"]:
+                contents.lost = np.pad(contents.lost, (0, len(contents.epsilons) - len(contents.lost)))
+                contents.lost += np.maximum(1 - contents.spent(), 0.0)
+            contents.recovered |= set(event["heads"])
         case "leave":
             if not 0 <= event["person"] < len(contents.epsilons):
                 raise ValueError(f"no person {event['person']!r}")
@@ -815,6 +872,7 @@ class PopulationNote(FileRecord):
         file: in which it was kept.
         number: of its last event; 0: it was about to be made.
         head: last link of its chain.
+        machine: on which it was kept (:func:`here`); empty: unknown, as in notes of an earlier version.
     """
 
     kind: ClassVar[str] = "note of a population"
@@ -822,6 +880,18 @@ class PopulationNote(FileRecord):
     file: str
     number: NonNegativeInt
     head: str
+    machine: str = ""
+
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+def here() -> str:
+    """Return a digest that tells this machine from others; empty where it has no id, as in some containers."""
+    try:
+        return hashlib.sha256(b"fedamp population" + MACHINE_ID.read_bytes().strip()).hexdigest()[:32]
+    except OSError:
+        return ""
 
 
 PopulationNotes = dict[str, PopulationNote | RunFolderError]
@@ -864,7 +934,7 @@ def _compare_note(file: Path, contents: PopulationContents, notes: PopulationNot
 def _write_note(file: Path, contents: PopulationContents, number: int | None = None) -> None:
     """Write down how far a population has come, for a process that holds its lock; ``number`` 0: before it is made."""
     number = len(contents.links) if number is None else number
-    note = PopulationNote(id=contents.id, file=str(file), number=number, head=contents.head)
+    note = PopulationNote(id=contents.id, file=str(file), number=number, head=contents.head, machine=here())
     write_atomically(_notes_folder() / f"{contents.id}.json", note.to_text().encode(), mode=0o600)
 
 
