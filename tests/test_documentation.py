@@ -158,7 +158,8 @@ def test_the_readme(monkeypatch, tmp_path, capsys):
     )
     # Sampled ends are from draws, which processors round unlike: they are within a step of the pilot's.
     assert np.array(found, float) == pytest.approx(np.array(shown, float), abs=0.005)
-    assert f"**{' to '.join(f'{float(upper):.1f}' for upper, _ in shown)} for the same noise**" in text("README.md")
+    first, then, last = (f"{float(upper):.1f}" for upper, _ in shown)
+    assert f"**from {first} to {then}**, and hidden submodels **to {last}**" in " ".join(text("README.md").split())
     known, poisson, *hidden = (
         float(upper) for upper in re.findall(r"\| ([\d.]+) \|$", text("docs/idea.md"), re.MULTILINE)
     )
