@@ -44,6 +44,7 @@ class Extension:
         functions: functions of the package ``fedamp``, as ``fedamp.sweep``, by their names.
         sections: keys of a scenario by their path (``mixing``, ``privacy.population``): a class of sections that may be
             left out, or an annotated type with its field (:func:`fedamp.federation.added_keys.extend`).
+        fill_ins: functions that return the content of a scenario's file with what follows from a key of it, by the key.
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``server.optimizer``): classes.
         around_run: functions that run before and after each run, by any name: each a
             :data:`fedamp.runs.around.AroundRun`.
@@ -56,6 +57,9 @@ class Extension:
             with its field and its place.
         local_parameters: rules that keep parameters with their client, by the key of the task that asks for it; each a
             :class:`fedamp.client.worker.LocalParameters`.
+        unit_vectors: functions that make what computes units' vectors in place of trained updates, by the key of the
+            task that asks for it; each takes the task and the data set, and returns a
+            :data:`fedamp.client.private_means.UnitVectors`.
         exchanges: answers of a node in exchanges of an aggregator, by the key of its configuration that asks for them;
             each a :class:`fedamp.client.exchange.NodeExchange`.
         side_sums: sums that rounds release beside the model's updates, by the key of their section
@@ -79,12 +83,14 @@ class Extension:
     series: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
+    fill_ins: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     around_run: Mapping[str, str] = field(default_factory=dict)
     before_runs: Mapping[str, str] = field(default_factory=dict)
     model_libraries: Mapping[str, str] = field(default_factory=dict)
     task_keys: Mapping[str, str] = field(default_factory=dict)
     local_parameters: Mapping[str, str] = field(default_factory=dict)
+    unit_vectors: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)
     side_sums: Mapping[str, str] = field(default_factory=dict)
     ledger_keys: Mapping[str, str] = field(default_factory=dict)

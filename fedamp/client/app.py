@@ -28,9 +28,10 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.private_means import STATISTICS, summed
+from fedamp.client.private_means import STATISTICS, UnitVectors, means_vectors, sum_vectors
 from fedamp.client.task import UNTRAINABLE, log
 from fedamp.client.worker import LocalParameters, NodeSum, TrainingNode, TrainReport
+from fedamp.data import Dataset
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
@@ -259,11 +260,17 @@ class _StackedApp(PrivateClientApp):
         return False
 
     def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
-        """Choose the training node of the task; or what adds up statistics, where the order asks for those."""
+        """Choose the training node of the task; or what adds up vectors, where the order or the task asks for those."""
         most = None if hosted is None else len(hosted)
         folder, device = configuration.text(context, "data"), configuration.device(context)
-        if STATISTICS in order.arrays and (step := configuration.task_of(order.task).data.statistics):
-            return partial(summed, step=step, dataset=configuration.divided(order.task, folder, True)[0])
+        task = configuration.task_of(order.task)
+        if STATISTICS in order.arrays and (step := task.data.statistics):
+            before = configuration.divided(order.task, folder, True)[0]
+            return partial(sum_vectors, array=STATISTICS, vectors=means_vectors(step, before), dataset=before)
+        for key in keys("unit_vectors"):
+            if getattr(task, key):
+                vectors, dataset = _vectors_of(order.task, folder, key)
+                return partial(sum_vectors, array=next(iter(order.arrays)), vectors=vectors, dataset=dataset)
         return node_of(order.task, folder, device, most).train
 
 
@@ -292,6 +299,19 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
         raise DeploymentError("the task names a file that this node would write; expected: that of a simulation alone")
     local = next(offered("local_parameters", kept[0])) if kept else LocalParameters
     return TrainingNode(task, dataset, device, most, local)
+
+
+@lru_cache(maxsize=2)
+def _vectors_of(task_json: str, folder: str, key: str) -> tuple[UnitVectors, Dataset]:
+    """Make the vectors that stand for trained updates, and keep the columns that they are computed from.
+
+    Args:
+        task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
+        folder: of the node's records; empty: the scenario's.
+        key: of the task, which asks for the vectors.
+    """
+    dataset = configuration.dataset(task_json, folder)
+    return next(offered("unit_vectors", key))(configuration.task_of(task_json), dataset), dataset
 
 
 @lru_cache(maxsize=2)

@@ -196,6 +196,35 @@ class Dataset(ABC):
         """
         raise DataError(f"{key}: these data have no column {column!r}; expected: ids of clients by group")
 
+    def column_values(self, column: str, key: str) -> NDArray[Any]:
+        """Return a column of all records that are here, as the files spell it, in the order of the clients.
+
+        Args:
+            column: its name.
+            key: of the scenario that asks for it, for the error.
+
+        Returns:
+            [records]; :meth:`record_places` says which are whose.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        raise DataError(f"{key}: these data have no column {column!r}; expected: csv, parquet or npz files")
+
+    def record_places(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of clients' records in a column, one client after the other, and the number of each client.
+
+        A record that cannot be trained on is among them. Of a client at most ``form.most`` are.
+
+        Args:
+            clients: ids, int64 [clients].
+
+        Raises:
+            IndexError: an unknown id.
+            DataError: a client is not hosted here, or these data have no columns.
+        """
+        raise DataError("these data have no columns; expected: csv, parquet or npz files")
+
     def whose(self) -> Iterator[bytes]:
         """Yield private facts that change where a record gets another client; none where no file says whose they are.
 

@@ -171,11 +171,15 @@ class StoredDataset(Dataset):
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the records with which each of the clients trains, int64 [clients], at most ``form.most``."""
+        return np.where(self.untrainable[clients], 0, self._stored_sizes(clients))
+
+    def _stored_sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count the records of each of the clients, wrong ones among them, int64 [clients], at most ``form.most``."""
         self.check_ids(clients)
         if self.hosted is not None and not np.isin(clients, self.hosted).all():
             missing = clients[~np.isin(clients, self.hosted)][0]
             raise DataError(f"{self.training.table.source}: client {missing} is not hosted here")
-        sizes = np.where(self.untrainable[clients], 0, self.offsets[clients + 1] - self.offsets[clients])
+        sizes = self.offsets[clients + 1] - self.offsets[clients]
         return np.asarray(sizes if self.form.most is None else np.minimum(sizes, self.form.most))
 
     def cannot_train(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -254,6 +258,16 @@ class StoredDataset(Dataset):
         some = np.flatnonzero(np.diff(self.offsets))
         groups[some] = [place.get(_client_name(values[first]), len(names)) for first in self.offsets[some]]
         return groups
+
+    def column_values(self, column: str, key: str) -> NDArray[Any]:
+        """Return a column of all records that are here, in the order of the clients."""
+        return self.training.table.column(column, complete=False, key=key)[self.training.numbers]
+
+    def record_places(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the places of clients' records in a column, and the number of each client, with wrong records."""
+        sizes = self._stored_sizes(clients)
+        starts = self.offsets[clients] - np.concatenate([[0], np.cumsum(sizes)])[:-1]
+        return np.arange(sizes.sum()) + np.repeat(starts, sizes), sizes
 
     def by_record(self) -> "StoredDataset":
         """Make a client of each record, in the order of the files."""

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section, Share, UnitCount, no_truth
 from fedamp.data.sections import Data
-from fedamp.extension import keys
+from fedamp.extension import keys, offered
 from fedamp.federation.added_keys import extend
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.check_in import AllCheckIn
@@ -164,6 +164,15 @@ class Scenario(Section):
     def _schemes_by_path(cls, raw: Any) -> Any:
         """Replace import paths of schemes by the names that their extensions give them."""
         return by_name(raw)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, raw: Any) -> Any:
+        """Add what follows from keys of extensions, and is not given."""
+        for key in keys("fill_ins") if isinstance(raw, dict) else ():
+            for fill in offered("fill_ins", key) if raw.get(key) is not None else ():
+                raw = fill(raw)
+        return raw
 
     @model_validator(mode="before")
     @classmethod

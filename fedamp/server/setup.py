@@ -27,7 +27,7 @@ from fedamp.data.sections import Data
 from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
-from fedamp.extension import named
+from fedamp.extension import keys, named
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
@@ -236,7 +236,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     stack, worker_bytes = _stack_size(plan, task, plan.submodels.a_piece(pieces))
     task = task.model_copy(update={"stack": stack})
     untrainable = ""
-    if dataset.hosted is None:
+    if dataset.hosted is None and not any(getattr(task, key) for key in keys("unit_vectors")):
         units = dataset.by_record() if scenario.privacy.unit == "sample" else dataset
         if len(wrong := np.flatnonzero(units.cannot_train(np.arange(units.num_clients)))):
             them = f"{len(wrong)} of {units.num_clients} {scenario.privacy.unit}s"

@@ -1,0 +1,267 @@
+"""Questions about people: true without noise, covered with noise, bounded by person, charged and stored once."""
+
+import copy
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fedamp.engines.engines import CLIENT_APP
+from fedamp.engines.simulation import SerialGrid
+from fedamp.errors import InputError, ScenarioError
+from fedamp.extensions.statistics.answers import FILE, released_answers
+from fedamp.extensions.statistics.asked import ask_questions
+from fedamp.extensions.statistics.section import ARRAY
+from fedamp.extensions.statistics.vectors import vectors_of
+from fedamp.federation.losses import records_of
+from fedamp.runs.records import LedgerRecord
+from fedamp.runs.total import total
+from fedamp.runs.verification import verify_ledger
+from fedamp.server.loop import ask
+from fedamp.server.setup import prepare
+from tests.extensions.statistics.ward import COLUMNS, QUESTIONS, patients, scenario, truth, write_ward
+from tests.federations import Silent
+from tests.server.plays import Killed
+
+PEOPLE = 1500
+SECURE = "aggregation={scheme: secure, nodes: 6, dropped: 0.2, colluding: 0.2}"
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory):
+    rows = patients(PEOPLE)
+    return write_ward(tmp_path_factory.mktemp("ward"), rows), rows
+
+
+def answers_of(asked, sums, deviation) -> dict[str, dict]:
+    """All numbers of all answers by name, from a noisy sum."""
+    blocks = asked.noisy_blocks(sums, deviation)
+    return {name: {each.name: each for each in question.answer_numbers(noisy)} for name, question, noisy in blocks}
+
+
+def releases(asked: object, seeds: int):
+    """Yield the noisy sum and its deviation for each seed: the people are asked once, and noise is drawn again."""
+    prepared = prepare(asked)
+    strategy = prepared.strategy(prepared.state)
+    aggregate = ask(strategy, SerialGrid(CLIENT_APP, "cpu"), 1)
+    for seed in range(seeds):
+        plan = dataclasses.replace(prepared.plan, seed=seed, known_seed=True)
+        pipeline = dataclasses.replace(strategy.pipeline, plan=plan)
+        state, _ = pipeline.release(prepared.state, 1, copy.deepcopy(aggregate))
+        deviation = plan.noise_deviations[0] * math.sqrt(1 + (aggregate.noise_surplus or 0))
+        yield state.parameters[ARRAY].astype(float) * plan.units, deviation
+
+
+def test_without_noise_every_number_is_that_of_plain_python(ward):
+    folder, rows = ward
+    asked = scenario(folder, None, "privacy.noise_multiplier=0")
+    [(sums, deviation)] = releases(asked, 1)
+    found = answers_of(asked.questions, sums, deviation)
+    assert deviation == 0
+    for name, numbers in truth(rows).items():
+        for number, right in numbers.items():
+            shown = found[name][number]
+            # float32 vectors and models: seven digits of sums over all people; a quantile is known to its bin of 5
+            near = 5.0 if name == "median" else 1e-4 * (1 + abs(right))
+            assert shown.value == pytest.approx(right, abs=near), (name, number)
+            assert shown.lower - near <= right <= shown.upper + near
+    assert found["life"]["log-rank up to 40: p"].value == pytest.approx(logrank_p(rows), abs=1e-4)
+
+
+def logrank_p(rows) -> float:
+    """Oracle: Mantel's test over the intervals of the grid."""
+    beyond = variance = 0.0
+    for before, time in ((-1, 10), (10, 20), (20, 40)):
+        risk = [row for row in rows if row[6] > before]
+        events = [row for row in risk if row[6] <= time and row[7]]
+        n, d, n1 = len(risk), len(events), sum(row[4] == "f" for row in risk)
+        beyond += sum(row[4] == "f" for row in events) - d * n1 / n
+        variance += d * (n1 / n) * (1 - n1 / n) * (n - d) / (n - 1)
+    return math.erfc(abs(beyond) / math.sqrt(2 * variance))
+
+
+@pytest.mark.parametrize("seeds", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", [(), (SECURE,)], ids=["plain", "secure"])
+def test_an_interval_covers_its_number_as_often_as_it_says(ward, seeds, way):
+    folder, rows = ward
+    right, hits, shown = truth(rows), dict[tuple[str, str], int](), dict[str, list[bool]]()
+    asked = scenario(folder, None, *way)
+    for sums, deviation in releases(asked, seeds):
+        found = answers_of(asked.questions, sums, deviation)
+        for name, numbers in right.items():
+            for number, value in numbers.items():
+                each = found[name].get(number)
+                if each is None:  # a curve that noise has ended
+                    continue
+                inside = each.lower <= value <= each.upper
+                hits[name, number] = hits.get((name, number), 0) + inside
+                shown.setdefault(name, []).append(inside)
+    few = 0.95 * seeds - 4 * math.sqrt(seeds * 0.95 * 0.05)
+    assert {key: hit for key, hit in hits.items() if hit < few} == {}
+    if seeds == 200:
+        # Counts are exact: over all seeds they are covered neither less nor more often (four deviations).
+        for name in ("patients", "ages", "where"):
+            room = 4 * math.sqrt(0.95 * 0.05 / len(shown[name]))
+            assert np.mean(shown[name]) == pytest.approx(0.95, abs=room)
+
+
+HOSTILE = {
+    "not numbers": [("nan", "inf", "-inf", "x", "", "nan", "nan", "nan")],
+    "huge": [("1e308", "-1e308", "1e999", "9" * 400, "f", "a", "1e308", "1")],
+    "years 0 and 9999": [("0000-01-01", "9999-12-31", "9999-99-99", "0000-00-00", "m", "b", "9999-12-31", "true")],
+    "unknown words": [("5", "120", "80", "\u202ef", "a\x00", "zz" * 5000, "7", "2")],
+    "many records": [("50", "120", "80", "f", "a", "10", "1")] * 2_000,
+    "contradictions": [("-5", "0", "0", "f", "b", "-3", "1"), ("95", "999", "999", "m", "c", "0", "0")],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_person_changes_her_own_bounded_vector_alone(kind, tmp_path):
+    rows = patients(30)
+    hostile = [("p00007", *(record + ("",) * 7)[: len(COLUMNS) - 1]) for record in HOSTILE[kind]]
+    others = [row for row in rows if row[0] != "p00007"]
+    places = tmp_path / "clean", tmp_path / "hostile"
+    write_ward(places[0], rows)
+    write_ward(places[1], [*others[:3], *hostile, *others[3:]])
+    found = []
+    for place in places:
+        asked = scenario(place)
+        prepared = prepare(asked)
+        vectors, lost = vectors_of(prepared.task, records_of(asked))(np.arange(30))
+        assert not lost.any()
+        assert np.isfinite(vectors).all()
+        assert (np.linalg.norm(vectors.astype(float), axis=1) <= 1 + 1e-6).all()
+        aggregate = ask(prepared.strategy(prepared.state), SerialGrid(CLIENT_APP, "cpu"), 1)
+        assert (aggregate.reported, aggregate.failed) == (30, 0)
+        found.append((vectors, aggregate.sums[ARRAY]))
+    (clean, before), (changed, after) = found
+    same = np.arange(30) != 7
+    assert np.array_equal(clean[same], changed[same])
+    assert np.linalg.norm(after - before) <= 2 + 1e-6  # zero-out: each of both vectors has a norm of at most 1
+
+
+@pytest.mark.slow
+def test_a_million_records_of_a_person_count_as_she_does(tmp_path):
+    rows = patients(30)
+    others = [row for row in rows if row[0] != "p00007"]
+    write_ward(tmp_path, [*others, *([("p00007", 50, 120, 80, "f", "a", 10, 1)] * 10**6)])
+    asked = scenario(tmp_path)
+    vectors, _ = vectors_of(prepare(asked).task, records_of(asked))(np.arange(30))
+    assert (np.linalg.norm(vectors.astype(float), axis=1) <= 1 + 1e-6).all()
+
+
+def test_records_count_up_to_the_number_that_is_asked_for(tmp_path):
+    many = [("p0", 10, 1, 1, "f", "a", 1, 1)] * 5 + [("p1", 30, 1, 1, "f", "a", 1, 1)] * 2
+    write_ward(tmp_path, many)
+    questions = {"few": {"ask": "count"}, "more": {"ask": "count", "records": 3}}
+    questions |= {"age": {"ask": "mean", "column": "age", "range": [0, 50], "records": 3}}
+    asked = scenario(tmp_path, questions, "privacy.noise_multiplier=0", "privacy.delta=0.1")
+    [(sums, _)] = releases(asked, 1)
+    found = answers_of(asked.questions, sums, 0.0)
+    assert found["few"]["count"].value == pytest.approx(2)
+    assert found["more"]["count"].value == pytest.approx(3 + 2)
+    assert found["age"]["mean"].value == pytest.approx((3 * 10 + 2 * 30) / 5, rel=1e-6)
+
+
+def test_suppression_follows_from_the_noised_count_alone(ward):
+    asked = scenario(ward[0], None, least=60).questions
+    sums = np.zeros(asked.number_of_cells)
+    for _, _, place, factor in asked.vector_blocks():
+        sums[place] = 61 * factor  # whatever the true counts are
+    found = answers_of(asked, sums, 1.0)
+    assert found["patients"]["count"].value is not None
+    sums *= 59 / 61
+    found = answers_of(asked, sums, 1.0)
+    assert {each.value for name in ("patients", "age", "where") for each in found[name].values()} == {None}
+
+
+def test_a_run_is_charged_once_verified_and_its_questions_are_not_answered_twice(ward, tmp_path):
+    folder, store = ward[0], tmp_path / "store"
+    two = {name: QUESTIONS[name] for name in ("patients", "age")}
+    first, again = ask_questions(scenario(folder, two), store, Silent())
+    run = store / "ward"
+    assert again == []
+    kept = json.loads((run / FILE).read_text())
+    assert "above 90 counts as that end" in " ".join(kept["answers"][1]["caveats"])
+    assert "is not covered" in first.covers
+    assert str(LedgerRecord.read(run / "ledger.json").mechanism).count("Gaussian noise of multiplier 1)") == 1
+    assert {check.verdict for check in verify_ledger(run)} == {"pass"}
+    assert total([run])["fixed"]["upper"] == pytest.approx(first.epsilon_upper)
+    # Less noise, another weight and another name: the same question gets the stored answer, at no cost.
+    other = {"people": two["patients"] | {"weight": 5}, "women": QUESTIONS["women"]}
+    second, again = ask_questions(scenario(folder, other, "privacy.noise_multiplier=0.5"), store, Silent())
+    assert again == ["people"]
+    assert second.answer("people").numbers == first.answer("patients").numbers
+    assert sorted(each.name for each in store.iterdir() if each.is_dir()) == ["ward", "ward-2"]
+    third, again = ask_questions(scenario(folder, two), store, Silent())
+    assert (again, third.epsilon_upper) == (["patients", "age"], 0.0)
+    assert third.answers == first.answers
+    text = (run / FILE).read_text()
+    value = released_answers(run).answer("patients").numbers[0].value
+    (run / FILE).write_text(text.replace(repr(value), repr(value + 1)))
+    assert [check.name for check in verify_ledger(run) if check.verdict == "fail"] == ["questions"]
+
+
+@pytest.mark.slow
+def test_other_records_are_another_question(tmp_path):
+    rows, asked = patients(40), {"age": QUESTIONS["age"]}
+    write_ward(tmp_path / "data", rows)
+    for changed, stored in ((rows, False), (rows, True), ([(*rows[0][:1], 3, *rows[0][2:]), *rows[1:]], False)):
+        write_ward(tmp_path / "data", changed)
+        _, again = ask_questions(scenario(tmp_path / "data", asked), tmp_path / "store", Silent())
+        assert (again == ["age"]) is stored
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("released", [False, True])
+def test_a_killed_run_is_gone_on_with_and_charged_once(released, tmp_path):
+    write_ward(tmp_path / "data", patients(40))
+    asked, store = scenario(tmp_path / "data", {"age": QUESTIONS["age"]}), tmp_path / "store"
+
+    class Kill(Silent):
+        def round_done(self, record) -> None:
+            raise Killed
+
+        def started(self, prepared, finished) -> None:
+            if not released:
+                raise Killed
+
+    with pytest.raises(Killed):
+        ask_questions(asked, store, Kill())
+    had_begun = (store / "ward" / "ledger.json").exists()
+    answers, again = ask_questions(asked, store, Silent())
+    assert (again == ["age"]) is had_begun
+    assert answers.answer("age").number("mean").value is not None
+    begun = [each for each in store.iterdir() if (each / "ledger.json").exists()]
+    assert len(begun) == 1
+    assert {check.verdict for check in verify_ledger(begun[0])} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ({"ask": "cox"}, "divides by a sum over all people at risk"),
+        ({"ask": "mean", "column": "age", "range": [5, 5]}, "range"),
+        ({"ask": "table", "axes": [{"column": "age"}]}, "give bins or words"),
+        ({"ask": "count", "words": ["f"]}, "give column and words"),
+        ({"ask": "mode", "column": "age"}, "mode"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(question, words, tmp_path):
+    with pytest.raises(ScenarioError, match=words) as error:
+        scenario(tmp_path, {"it": question})
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_column_is_named_before_anything_is_asked(ward, tmp_path):
+    asked = scenario(ward[0], {"size": {"ask": "mean", "column": "height", "range": [0, 3]}})
+    with pytest.raises(InputError, match="height"):
+        ask_questions(asked, tmp_path / "store", Silent())
+    assert not (tmp_path / "store" / "asked.json").exists()
+
+
+def test_questions_need_one_release_of_all(ward):
+    with pytest.raises(ScenarioError, match="questions need rounds: 1"):
+        scenario(ward[0], None, "rounds=2")
