@@ -1,8 +1,10 @@
 """How little a command imports and computes before it answers: by counts, because no outcome may depend on seconds."""
 
+import numpy as np
 import pytest
 
 from benchmarks.speed.start import modules, packages
+from fedamp.accounting import arithmetic
 from fedamp.accounting.sampling import PRECISION
 from fedamp.federation import kept_answers
 from fedamp.federation.plan import make_plan
@@ -36,6 +38,25 @@ def test_what_was_asked_before_compiles_nothing(tmp_path, name, needed):
     found = modules(name, tmp_path)
     assert LARGE & set(packages(found)) == needed
     assert not {each for each in found if each.startswith(("scipy.special", "scipy.linalg", "scipy.stats"))}
+
+
+@pytest.mark.slow
+def test_a_first_answer_compiles_few_inner_loops_each_once(tmp_path):
+    """Each costs as much as a tenth of an import of torch, or several; Python itself does what is little work."""
+    modules("privacy digits", tmp_path)
+    kept = [file.name.split("-")[0] for file in (tmp_path / "compiled").rglob("*.nbc")]
+    loops = "hockey_stick_profile", "shuffle_ends", "sums_of_logs", "symmetric_means"
+    assert sorted(kept) == [*(f"arithmetic._{name}" for name in loops), "arithmetic.sum_pairs"]
+
+
+def test_python_does_little_work_with_the_bits_of_compiled_code():
+    points = np.linspace(-3.0, 2.0, 400)
+    mass_out = np.exp(-(points**2))
+    mass_out /= mass_out.sum()
+    question = points, mass_out * np.exp(points), mass_out, float(points[7]), 0.05, -70, 240
+    found = arithmetic.lattice_below(*question)
+    compiled = arithmetic._by_numba(arithmetic.lattice_below.__wrapped__)(*question)
+    assert all(np.array_equal(one, other) for one, other in zip(found, compiled, strict=True))
 
 
 def test_a_scenario_has_the_default_precision_of_the_accountant():

@@ -9,7 +9,8 @@ docs/research/accounting.md, "Floating point", adds them up.
 
 import math
 from collections.abc import Callable, Iterable, Sized
-from functools import lru_cache, wraps
+from contextlib import suppress
+from functools import cache, lru_cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -277,42 +278,66 @@ SIDE_BY_SIDE = 128  # rows of draws that a recursion takes at once
 _inner_loops: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 
 
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function by ``numba.njit(**options)`` at its first call, with a cache on disk.
 
     The cache lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be written to, as
     in a container without a home, every process compiles again. Numba is imported at the first call of any of these
     functions, because many questions need none of them.
+
+    Args:
+        interpreted: Python itself does so many items of the first argument in a process, because compiling takes
+            longer. Such a function takes its mathematics from ``math``: then the bits are the same.
+        options: those of ``numba.njit``.
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        _inner_loops[function.__name__] = function, options
+        name, left = function.__name__, interpreted
+        if not interpreted:
+            _inner_loops[name] = function, options
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
+            nonlocal left
+            if interpreted:
+                left -= len(arguments[0])
+                with (
+                    suppress(OverflowError),
+                    np.errstate(all="ignore"),
+                ):  # numbers out of range are infinite if compiled
+                    if left >= 0:
+                        return function(
+                            *(each.tolist() if isinstance(each, np.ndarray) else each for each in arguments)
+                        )
+                return _by_numba(function, **options)(*arguments)
             if _inner_loops:
                 _compile_inner_loops()
-            return globals()[function.__name__](*arguments)
+            return globals()[name](*arguments)
 
         return call
 
     return compile_
 
 
-def _compile_inner_loops() -> None:
-    """Replace all inner loops by Numba's functions, so that they call each other directly."""
+@cache
+def _by_numba(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Return a function as Numba's, which compiles it for the arguments of its first call."""
     from numba import njit
 
+    try:
+        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # "no locator available"
+        return njit(**options)(function)  # type: ignore[no-any-return]
+
+
+def _compile_inner_loops() -> None:
+    """Replace all inner loops by Numba's functions, so that they call each other directly."""
     for name, (function, options) in list(_inner_loops.items()):
-        try:
-            globals()[name] = njit(cache=True, **options)(function)
-        except RuntimeError:  # "no locator available"
-            globals()[name] = njit(**options)(function)
+        globals()[name] = _by_numba(function, **options)
     _inner_loops.clear()
 
 
-@compiled()
-def hockey_stick_profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyped-def]
+def hockey_stick_profile(log_ratio: Array, mass_in: Array, infinite: float) -> tuple[Array, Array]:
     """Compute the profile of a finite law from its right end, so that everything summed is positive.
 
     Args:
@@ -323,6 +348,13 @@ def hockey_stick_profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyp
         Slope and delta at each point, both of shape (n,); see ``PointProfile``.
     """
     slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
+    _hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta)
+    return slope, delta
+
+
+@compiled()
+def _hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: ignore[no-untyped-def]
+    """Fill the profile; see ``hockey_stick_profile``. Arrays that are made outside take nothing to compile."""
     steepness, height = 0.0, infinite
     for i in range(len(log_ratio) - 1, -1, -1):
         if i + 1 < len(log_ratio):
@@ -332,7 +364,6 @@ def hockey_stick_profile(log_ratio, mass_in, infinite):  # type: ignore[no-untyp
         steepness += mass_in[i]
         slope[i] = steepness
         delta[i] = height
-    return slope, delta
 
 
 @compiled()
@@ -377,7 +408,7 @@ def sum_pairs(  # type: ignore[no-untyped-def]
         out_cells[cell] += to_out * sum_out
 
 
-@compiled()
+@compiled(interpreted=100_000)
 def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
@@ -388,16 +419,23 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     Returns:
         P-masses and Q-masses of the lattice points, both of shape (size,).
     """
+
+    def moment_distance(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+        """Return mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
+        if aim < 0.0:
+            return mass_out * math.expm1(log_ratio - aim)
+        return mass_in * -math.expm1(aim - log_ratio)
+
     lattice_in, lattice_out = np.zeros(size), np.zeros(size)
     merging, target, aim, deficit, merged_in, merged_out = False, 0, 0.0, 0.0, 0.0, 0.0
     for i in range(len(log_ratio)):
         rest = 1.0
         while rest > 0.0:
             if not merging:
-                index = int(np.ceil((log_ratio[i] - anchor) / step))
+                index = math.ceil((log_ratio[i] - anchor) / step)
                 target, aim = index - first, max(anchor + step * index, log_ratio[i])
                 merging, deficit, merged_in, merged_out = True, 0.0, 0.0, 0.0
-            moment = rest * _moment_distance(log_ratio[i], mass_in[i], mass_out[i], aim)
+            moment = rest * moment_distance(log_ratio[i], mass_in[i], mass_out[i], aim)
             if moment == 0.0:  # already there: leave it out of a merger that it cannot help
                 lattice_in[target] += rest * mass_in[i]
                 lattice_out[target] += rest * mass_out[i]
@@ -413,12 +451,12 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
                 lattice_out[target] += merged_out
                 merging = False
     if merging and merged_in > 0.0 and merged_out > 0.0:
-        here = np.log(merged_in / merged_out)
-        target = min(int(np.floor((here - anchor) / step)) - first, size - 1)
+        here = math.log(merged_in / merged_out)
+        target = min(math.floor((here - anchor) / step) - first, size - 1)
         aim = min(anchor + step * (target + first), here)
-        excess = _moment_distance(here, merged_in, merged_out, aim)
+        excess = moment_distance(here, merged_in, merged_out, aim)
         for j in range(target - 1, -1, -1):
-            moment = -_moment_distance(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
+            moment = -moment_distance(anchor + step * (j + first), lattice_in[j], lattice_out[j], aim)
             used = 1.0 if moment <= excess else excess / moment
             excess = excess - moment if moment <= excess else 0.0
             merged_in += used * lattice_in[j]
@@ -432,16 +470,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     return lattice_in, lattice_out
 
 
-@compiled()
-def _moment_distance(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
-    """Return mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
-    if aim < 0.0:
-        return mass_out * np.expm1(log_ratio - aim)
-    return mass_in * -np.expm1(aim - log_ratio)
-
-
-@compiled(nogil=True)
-def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-def]
+def scale_and_shift(values: Array, scale: float, shifts: Array, counts: NDArray[np.int32]) -> None:
     """Multiply each row's numbers by ``scale``, and add the shift of their class, in place.
 
     Args:
@@ -449,22 +478,9 @@ def scale_and_shift(values, scale, shifts, counts):  # type: ignore[no-untyped-d
         scale: one number.
         shifts: of each class, shape (n,).
         counts: how many numbers of a row are of each class, in order, shape (draws, n).
-
-    Returns:
-        Sums of rows, shape (draws,).
     """
-    sums = np.zeros(len(values))
-    for d in range(len(values)):
-        first = 0
-        for c in range(counts.shape[1]):
-            for i in range(first, first + counts[d, c]):
-                values[d, i] = values[d, i] * scale + shifts[c]
-            first += counts[d, c]
-        total = 0.0
-        for i in range(first):
-            total += values[d, i]
-        sums[d] = total
-    return sums
+    values *= scale
+    values += np.repeat(np.broadcast_to(shifts, counts.shape).ravel(), counts.ravel()).reshape(values.shape)
 
 
 @compiled(nogil=True)
@@ -499,31 +515,42 @@ def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # typ
     return sums
 
 
-@compiled(nogil=True)
-def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no-untyped-def]
+def symmetric_means(
+    ratios: Array, rate: float, tails: Array, beginnings: NDArray[np.int64], fewest: int
+) -> tuple[Array, float]:
     """Return means of elementary symmetric polynomials of rows of ratios, after several beginnings.
 
     It is sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h
     q^h (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of
-    a probability. Many rows at a time, side by side, so that the inner loop is one of vector instructions. Only numbers
-    of successes from which ``fewest`` can still be reached are kept.
+    a probability. Only numbers of successes from which ``fewest`` can still be reached are kept.
 
     Returns:
         Means, shape (draws, beginnings), and the largest prod max(1, 1 - q + q x), beyond which nothing grows.
     """
+    means, rows = np.empty((len(ratios), len(beginnings))), np.empty((tails.shape[1] + 2, SIDE_BY_SIDE))
+    return means, _symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows)
+
+
+@compiled(nogil=True)
+def _symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # type: ignore[no-untyped-def]
+    """Fill the means, and return the largest growth; see ``symmetric_means``.
+
+    Many draws at a time, side by side, so that the inner loop is one of vector instructions. The first two ``rows`` are
+    for weights and growth. Loops in place of slices, and arrays made outside, compile in a fifth of the time.
+    """
     draws, rounds = ratios.shape
-    k, side, ahead, none = tails.shape[1] - 1, SIDE_BY_SIDE, 8, 1.0 - rate
-    means, largest = np.empty((draws, len(beginnings))), 0.0
-    weights, growth, p = np.ones((ahead, side)), np.empty(side), np.empty((k + 1, side))
+    k, side, none, largest = tails.shape[1] - 1, rows.shape[1], 1.0 - rate, 0.0
+    weight, growth, p = rows[0], rows[1], rows[2:]
     for first in range(0, draws, side):
         here, j = min(side, draws - first), 0
-        p[:], p[0], growth[:] = 0.0, 1.0, 1.0
+        for d in range(side):
+            weight[d], growth[d], p[0, d] = 1.0, 1.0, 1.0
+            for h in range(1, k + 1):
+                p[h, d] = 0.0
         for i in range(rounds):
-            if i % ahead == 0:  # a row's numbers lie together: some at once
-                for d in range(here):
-                    for later in range(min(ahead, rounds - i)):
-                        weights[later, d] = rate * ratios[first + d, i + later]
-            weight, least = weights[i % ahead], max(0, fewest - (rounds - 1 - i))
+            least = max(0, fewest - (rounds - 1 - i))
+            for d in range(here):
+                weight[d] = rate * ratios[first + d, i]
             for d in range(side):
                 growth[d] *= max(1.0, none + weight[d])
             for h in range(min(i + 1, k), max(least, 1) - 1, -1):
@@ -531,7 +558,8 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
                 for d in range(side):
                     now[d] = none * now[d] + weight[d] * below[d]
             if least == 0:
-                p[0] *= none
+                for d in range(side):
+                    p[0, d] *= none
             if beginnings[j] == i + 1:
                 for d in range(here):
                     total = 0.0
@@ -543,7 +571,7 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest):  # type: ignore[no
                 j += 1
         for d in range(here):
             largest = max(largest, growth[d])
-    return means, largest
+    return largest
 
 
 @compiled(nogil=True)
@@ -619,8 +647,7 @@ def paired_means(ratios, rate, tails, damp):  # type: ignore[no-untyped-def]
     return means, largest
 
 
-@compiled(nogil=True)
-def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
+def shuffle_ends(values: Array, counts: NDArray[np.int32], uniforms: Array) -> NDArray[np.int64]:
     """Exchange each row's numbers, in place, so that a uniform choice of them, in uniform order, is at its end.
 
     As many are chosen as a row of ``uniforms`` has. At first ``counts[d, 0]`` numbers are of class 0, and so on.
@@ -628,48 +655,56 @@ def shuffle_ends(values, counts, uniforms):  # type: ignore[no-untyped-def]
     Returns:
         Classes of the chosen numbers, of the shape of ``uniforms``.
     """
+    ends = np.empty(uniforms.shape, np.int64)
+    _shuffle_ends(values, counts, uniforms, np.empty(values.shape[1], np.int64), ends)
+    return ends
+
+
+@compiled(nogil=True)
+def _shuffle_ends(values, counts, uniforms, classes, ends):  # type: ignore[no-untyped-def]
+    """Exchange numbers, and fill the ``ends``; see ``shuffle_ends``. ``classes`` is room for a row."""
     draws, rounds = values.shape
     first = rounds - uniforms.shape[1]
-    classes, ends = np.empty(rounds, np.int64), np.empty(uniforms.shape, np.int64)
     for d in range(draws):
         start = 0
         for c in range(counts.shape[1]):
-            classes[start : start + counts[d, c]] = c
+            for i in range(start, start + counts[d, c]):
+                classes[i] = c
             start += counts[d, c]
         for i in range(rounds - 1, first - 1, -1):
             j = int(uniforms[d, i - first] * (i + 1))
             values[d, i], values[d, j] = values[d, j], values[d, i]
             ends[d, i - first] = classes[j]
             classes[j] = classes[i]
-    return ends
 
 
-@compiled(nogil=True)
-def log_products(ratios, odds):  # type: ignore[no-untyped-def]
+def log_products(ratios: Array, odds: float) -> Array:
     """Return log of the product of (1 + odds x) over each row's ratios."""
-    sums = np.zeros(len(ratios))
-    for d in range(len(ratios)):
-        product = 1.0
-        for i in range(ratios.shape[1]):
-            product *= 1.0 + odds * ratios[d, i]
-            if product > 1e100:
-                sums[d] += np.log(product)
-                product = 1.0
-        sums[d] += np.log(product)
-    return sums
+    sums, products = np.zeros(len(ratios)), np.ones(len(ratios))
+    for column in ratios.T:
+        products *= 1.0 + odds * column
+        if (large := products > 1e100).any():
+            sums[large] += list(map(math.log, products[large].tolist()))
+            products[large] = 1.0
+    return sums + list(map(math.log, products.tolist()))
 
 
-@compiled(nogil=True)
-def sums_of_logs(a, b, scales, stakes):  # type: ignore[no-untyped-def]
+def sums_of_logs(a: Array, b: Array, scales: Array, stakes: Array) -> Array:
     """Return sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
     total = np.zeros(len(scales))
+    _sums_of_logs(a, b, scales, stakes, total)
+    return total
+
+
+@compiled(nogil=True)
+def _sums_of_logs(a, b, scales, stakes, total):  # type: ignore[no-untyped-def]
+    """Add the sums to ``total``; see ``sums_of_logs``."""
     for d in range(len(a)):
         for i in range(len(scales)):
             value = a[d] - scales[i] * b[d]
             if value <= 0:
                 break
             total[i] += np.log1p(stakes[i] * value)
-    return total
 
 
 @compiled(nogil=True)

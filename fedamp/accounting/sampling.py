@@ -101,7 +101,9 @@ class GaussianRound:
         """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
         precision = 1 / self.noise_multiplier
-        log_of_products = arithmetic.scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        arithmetic.scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        # One class alone is the add direction, which asks for the sum; one after the other, as compiled code adds.
+        log_of_products = np.cumsum(ratios, axis=1)[:, -1] if len(exponents) == 1 else np.zeros(0)
         with np.errstate(over="ignore"):  # refused where X is computed
             return np.exp(ratios, out=ratios), log_of_products
 
