@@ -110,7 +110,7 @@ class Interrupted(FedampError):
 
 # What stands for an option of the command line where somebody else calls.
 OF_PYTHON = {"--out": "out=FOLDER", "--resume": "resume=True", "--known-seed": "known_seed=True"}
-OF_PYTHON |= {"--anyway": "anyway=True", "--share": "share"}
+OF_PYTHON |= {"run the same command": "make the same call", "--anyway": "anyway=True", "--share": "share"}
 OF_FLOWER = {"--out": "out=", "--resume": "resume=true", "--known-seed": "known-seed=true"}  # the run configuration
 
 
@@ -137,6 +137,7 @@ def in_words_of(caller: Mapping[str, str]) -> Iterator[None]:
         if caller is OF_PYTHON and (command := re.search(r"fedamp run .+ --resume --out .+", told)):
             _, _, scenario, *_, out = shlex.split(command[0])
             told = told.replace(command[0], f"fedamp.run({scenario!r}, out={out!r}, resume=True)")
+            told += f"; fedamp.open({out!r}) has the rounds so far" * isinstance(error, Interrupted)
         for option, words in caller.items():
             told = told.replace(option, words)
         error.args = (told,)

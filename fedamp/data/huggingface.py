@@ -10,11 +10,13 @@ scenario, from the type of a column, or from a public test set, and else the dat
 
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import filter as matching
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,7 +210,7 @@ class HuggingFaceData(Columns):
 
     name: Literal["huggingface"]
     dataset: str = Field(description="name on the hub, or a local folder")
-    features: Names = Field("image", description="column or columns of the inputs")
+    features: Names = Field("image", description="column or columns of the inputs, or patterns such as soil_*")
     label: Names = Field("label", description="column or columns, as client.loss takes them")
     scale: PixelScale = None
     train_split: Annotated[str, *removed(_TRAIN, "a split with this name")] = _TRAIN
@@ -300,8 +302,34 @@ class HuggingFaceData(Columns):
             raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
 
 
+C = TypeVar("C", bound="TabularData | HuggingFaceData")
+
+
+def _with_matched_columns(section: C, files: Files) -> C:
+    """Replace patterns among the features, as ``soil_*``, by the columns that match, in the order of their names.
+
+    So the order of the columns in a file changes nothing. A column with exactly that name is no pattern.
+
+    Raises:
+        DataError: no column matches, or one matches twice.
+    """
+    features = _as_list(section.features)
+    if not any("*" in name and name not in files.names for name in features):
+        return section
+    known = sorted(set(files.names) - set(_as_list(section.label)))
+    matched = [[name] if name in files.names or "*" not in name else matching(known, name) for name in features]
+    for name, found in zip(features, matched, strict=True):
+        if not found:
+            raise DataError(f"{files.source}: data.features: no column matches {name}; columns: {', '.join(known)}")
+    columns = [name for found in matched for name in found]
+    if twice := [name for name, count in Counter(columns).items() if count > 1]:
+        raise DataError(f"{files.source}: data.features: {twice[0]} is named, or matches, twice")
+    return section.model_copy(update={"features": tuple(columns) if len(columns) > 1 else columns[0]})
+
+
 def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bool) -> Table:
     """Return the table of a split's files; labels that are words are read as they are spelled."""
+    section = _with_matched_columns(section, files)
     features, label = _as_list(section.features), _as_list(section.label)
     for key, names in (("features", features), ("label", label)):
         for name in names:

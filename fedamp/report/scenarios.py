@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+CARD = 10  # lines
 PUBLIC = ("diabetes", "digits", "fashion-mnist", "mnist", "segments", "shakespeare", "synthetic")
 
 
@@ -24,6 +25,18 @@ class LoadedScenario(scenario.Scenario):
         if isinstance(loaded, LoadedScenario):
             return loaded
         return cls.model_construct(loaded.model_fields_set, **dict(loaded))
+
+    def _repr_html_(self) -> str:
+        """Return a card of at most ten lines for a notebook: what differs from the defaults."""
+        from rich.console import Group
+
+        from fedamp.report.tables import as_html, facts
+        from fedamp.report.words import given, setting
+
+        changed = self.model_dump(mode="json", exclude_defaults=True)
+        facts_ = {setting(key): given(value) for key, value in changed.items() if key not in ("name", "description")}
+        shown = dict(list(facts_.items())[: CARD - 1])
+        return as_html(Group(facts(self.name, shown), "print(scenario.to_yaml()) shows every key"))
 
     def plot_partition(self, clients: int = 30) -> "Figure":
         """Draw the records of every label that the first clients hold; the picture says so where they are private.

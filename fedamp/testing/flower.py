@@ -124,8 +124,9 @@ def play_flower(
             for number, each in enumerate(here)
         }
         context = Context(1, flower.SERVER_NODE, {}, RecordDict(), config)
-        apps = [load_app(each) if isinstance(each, str) else each for each in (server, client)]
-        apps[0](PlayedGrid(apps[1], contexts), context)
+        serve: ServerApp = load_app(server) if isinstance(server, str) else server
+        answer: ClientApp = load_app(client) if isinstance(client, str) else client
+        serve(PlayedGrid(answer, contexts), context)
     return context
 
 

@@ -385,3 +385,24 @@ def test_a_name_with_a_pattern_or_of_another_folder_is_not_looked_for(tmp_path, 
     for name in ("run1", "../here/run1", "/nowhere/run1"):
         with pytest.raises(DataError, match="is neither a folder beside the scenario nor a name on the hub"):
             HuggingFaceData(name="huggingface", dataset=name).load(0, tmp_path)
+
+
+def test_columns_by_pattern_are_in_the_order_of_their_names(tmp_path):
+    """The order in a file changes nothing, and neither label nor owner is an input."""
+    folder = tmp_path / "fields"
+    folder.mkdir()
+    (folder / "train.csv").write_text("soil_b,yield,soil_a,farm,rain\n2,1,1,x,7\n4,0,3,y,8\n6,1,5,x,9\n")
+    section = {"name": "csv", "path": str(folder), "label": "yield", "classes": 2, "test_is_public": False}
+    section |= {"partition": {"scheme": "natural", "column": "farm"}}
+
+    def opened(*features):
+        return of_scenario(section | {"features": list(features)})
+
+    dataset = opened("rain", "soil_*")
+    assert dataset.input_shape == (3,)
+    records = np.concatenate([dataset.gather(np.array([client])).inputs[0] for client in (0, 1)])
+    assert {(7, 1, 2), (8, 3, 4), (9, 5, 6)} <= set(map(tuple, records.tolist()))
+    wrong = {("sand_*",): "no column matches sand_", ("soil_a", "soil_*"): "soil_a is named, or matches, twice"}
+    for features, words in wrong.items():
+        with pytest.raises(DataError, match=words):
+            opened(*features)

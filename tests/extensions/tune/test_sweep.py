@@ -115,7 +115,7 @@ def test_half_a_run_is_gone_on_with(swept, tmp_path):
             if (job.name, round_) == ("client.learning_rate=0.01,seed=2", 2):
                 signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"out: run the same command to resume"):
+    with pytest.raises(Interrupted, match=r"out: make the same call to resume"):
         fedamp.sweep(TINY, GRID, out=out, jobs=1, watcher=Stop())
     half = out / "runs" / "client.learning_rate=0.01,seed=2"
     assert len((half / "rounds.jsonl").read_text().splitlines()) == 2
