@@ -121,12 +121,12 @@ class FedampClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 **(self.settings or {}),
             },
         )
-        self._module = found.model()
+        self._module = found.model().double()  # so that no batch changes an answer by more than its rounding
         return found
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return logits [records, classes]; with two classes the difference of the two, [records]."""
-        logits = self._logits(X)
+        logits: NDArray[np.float64] = self._logits(X)
         return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -136,7 +136,8 @@ class FedampClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the most likely label of each input, [records]."""
-        found: NDArray[Any] = self.classes_[self._logits(X).argmax(1)]
+        best = self._logits(X).argmax(1)
+        found: NDArray[Any] = self.classes_[best]
         return found
 
     def _logits(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -146,5 +147,5 @@ class FedampClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         inputs = validate_data(self, X, reset=False)
         with torch.inference_mode():
-            outputs: NDArray[np.float64] = self._module(torch.as_tensor(inputs.astype(np.float32))).double().numpy()
+            outputs: NDArray[np.float64] = self._module(torch.as_tensor(inputs.astype(np.float64))).numpy()
         return outputs
