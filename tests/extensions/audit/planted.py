@@ -66,9 +66,9 @@ def no_dropout(monkeypatch):
 
 
 def one_check_in_too_many(monkeypatch):
-    right = check_in._uniform_sets
+    right = check_in.uniform_sets
     monkeypatch.setattr(
-        check_in, "_uniform_sets", lambda seed, first, rounds, check_ins: right(seed, first, rounds, check_ins + 1)
+        check_in, "uniform_sets", lambda seed, first, rounds, check_ins: right(seed, first, rounds, check_ins + 1)
     )
 
 
