@@ -313,7 +313,7 @@ ALLOWED = {
         "members.open(name if name in members.namelist() else f'{name}.npy')": "a member of that archive",
         "unfinished.touch(mode=384)": "makes a file in the folder of the cache, which is its owner's",
     },
-    "data/transforms.py": {
+    "data/features.py": {
         "np.lib.format.open_memmap(file, 'w+', np.float32, self.shape)": "writes into the cache",
     },
     "engines/ray.py": {"self._output.open('ab')": "writes the log of a run folder, which holds no pipe (refuse_link)"},

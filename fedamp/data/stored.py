@@ -29,10 +29,11 @@ from fedamp.base.section import Count, LessThanOne, Outputs, Positive, Section, 
 from fedamp.base.text import canonical
 from fedamp.data import partition
 from fedamp.data.dataset import DataSection, Dataset, PaddedRecords
+from fedamp.data.features import Transforms, transformed
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct, names_nobody
-from fedamp.data.transforms import Standardise, Transforms, transformed
+from fedamp.data.transforms import Standardise
 from fedamp.errors import DataError, one_line
 
 RecordShape = tuple[Count, ...] | None

@@ -2,42 +2,37 @@
 
 The one exception, ``standardise`` with ``mean: private``, is charged: its constants are released with noise before the
 first round (:meth:`Standardise.vectors`). Slow features are computed once and kept in a cache on disk, readable by
-their owner alone. :meth:`fedamp.data.stored.StoredData.load` applies the steps; a further one is a class here.
+their owner alone. :mod:`fedamp.data.features` applies the steps. A further one is a class here, and its name in
+``TRANSFORMS``; extensions offer theirs for the key ``data.transform``.
 """
 
-import hashlib
-import json
 import math
-import os
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy  # loads its parts on first use
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp import rng
-from fedamp.base.reading import open_regular, read_typed, regular, regular_inside
 from fedamp.base.section import Count, NoiseMultiplier, Positive, Section
-from fedamp.data.table import Table, kept, places_of
-from fedamp.errors import DataError, needs_extras
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 SingleFloats = NDArray[np.float32]
 Shape = tuple[int, ...]
 Function = Callable[[SingleFloats], SingleFloats]
 
+BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
 _PLACES = 2.0**30  # of inputs in half of a range: float64 adds four million of them without rounding
 _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
 
 
 class Transform(Section):
-    """Base of the transforms. A further one is a class, and a name in ``AnyTransform``."""
+    """Base of the transforms. A further one is a class, and a name in ``TRANSFORMS``."""
 
     slow: ClassVar[bool] = False  # its results are kept on disk
     same_everywhere: ClassVar[bool] = True  # to the last bits, on every machine
@@ -394,7 +389,7 @@ class Whiten(Transform):
         def whitened(inputs: SingleFloats) -> SingleFloats:
             rows = inputs.reshape(len(inputs), len(mean)) - mean
             # A matrix product rounds by its shape: that of a last block would tell how many records others have.
-            whole = np.resize(rows, (max(len(rows), _BLOCK), len(mean)))
+            whole = np.resize(rows, (max(len(rows), BLOCK), len(mean)))
             return np.asarray((whole @ directions)[: len(rows)])
 
         return whitened
@@ -454,174 +449,5 @@ def _draw_shape(
     return inside, 1 + contrast * np.sin(pitch * along)
 
 
-class Encode(Transform):
-    """Features of texts by a public encoder: the mean of its last layer over a text's tokens, of length 1.
-
-    The encoder is a folder of Hugging Face's ``transformers``, such as that of a sentence transformer. It is frozen and
-    never sent: every node has the folder, and what is trained takes the features. A record's features depend on its own
-    tokens, and on no other record: the network runs on blocks of one size.
-    """
-
-    slow = True
-    name: Literal["encode"]
-    folder: str = Field(
-        description="folder of config.json and model.safetensors: absolute, or below $FEDAMP_MODELS, or that of "
-        "`make data`"
-    )
-    pad: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="the token of places beyond a text's end")
-
-    def output_shape(self, shape: Shape) -> Shape:
-        """Return [hidden size] of the encoder, for records of tokens."""
-        if len(shape) != 1:
-            raise ValueError("encode takes tokens, so data: {name: text, tokenizer: ...}")
-        return (int(json.loads(read_typed(self._file("config.json")))["hidden_size"]),)
-
-    def identity(self) -> str:
-        """Return the section and the digest of the encoder's weights."""
-        with open_regular(self._file("model.safetensors")) as stream:
-            return self.model_dump_json() + hashlib.file_digest(stream, "sha256").hexdigest()
-
-    def prepared(self, before: Function, input_shape: Shape) -> Function:
-        """Load the encoder, and return a function from tokens to features of length 1."""
-        import torch
-
-        with needs_extras():
-            from transformers import AutoModel
-        place = regular_inside(self._file("config.json").parent)
-        code = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}  # none of the folder's
-        encoder = AutoModel.from_pretrained(place, **code).eval()
-        words = encoder.config.vocab_size
-
-        def encoded(inputs: SingleFloats) -> SingleFloats:
-            tokens = np.full((-len(inputs) % _ENCODED + len(inputs), inputs.shape[1]), self.pad, np.int64)
-            wrong = ~((inputs >= 0) & (inputs < words)).all(1)  # a record that cannot be read is NaN
-            tokens[: len(inputs)][~wrong] = inputs[~wrong]
-            found = []
-            for block in torch.split(torch.from_numpy(tokens), _ENCODED):
-                mask = (block != self.pad).long()
-                with torch.inference_mode():
-                    last = encoder(input_ids=block, attention_mask=mask).last_hidden_state
-                total = (last * mask[..., None]).sum(1)
-                found.append(torch.nn.functional.normalize(total).numpy())
-            features: SingleFloats = np.concatenate(found)[: len(inputs)]
-            features[wrong] = np.nan
-            return features
-
-        return lambda inputs: encoded(before(inputs))
-
-    def _file(self, name: str) -> Path:
-        """Find a file of the encoder's folder.
-
-        Raises:
-            DataError: no place has it.
-        """
-        places = [Path(os.environ.get("FEDAMP_MODELS", "")) / self.folder, *places_of(self.folder)]
-        found = next((place / name for place in places if (place / name).is_file()), None)
-        if found is None:
-            raise DataError(f"data.transform encode: {places[0]} has no {name}; expected: a folder of Hugging Face")
-        return found
-
-
-_ENCODED = 64  # texts that the encoder sees at once: always as many, so that a text's features depend on no other
-
-AnyTransform = Annotated[Standardise | Scattering | GroupNorm | Whiten | Encode, Field(discriminator="name")]
-
-
-def _one_private(steps: tuple[AnyTransform, ...]) -> tuple[AnyTransform, ...]:
-    """Refuse two private steps: the numbers of one are released before the first round."""
-    if len([step for step in steps if isinstance(step, Standardise) and step.is_private]) > 1:
-        raise ValueError("two steps with mean: private; expected: one, the other with public numbers")
-    return steps
-
-
-Transforms = Annotated[
-    tuple[AnyTransform, ...],
-    AfterValidator(_one_private),
-    Field(description="steps for every input, in order; a result depends on its record and on public numbers alone"),
-]
-
-_BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
-
-
-def transformed(table: Table, steps: tuple[AnyTransform, ...]) -> Table:
-    """Return the table with its inputs transformed; they are computed when they are read.
-
-    Raises:
-        DataError: inputs of a shape that a step cannot take.
-    """
-    shape = table.input_shape
-    for number, step in enumerate(steps):
-        try:
-            shape = step.output_shape(shape)
-        except ValueError as error:
-            raise DataError(f"data.transform.{number}: {error}; inputs have shape {list(shape)}") from None
-    if not steps:
-        return table
-    columns = {name: partial(table.column, name, complete=False) for name in table.columns}
-    features = _Features(table, steps, shape)
-    return Table(table.source, features, table.labels, columns, place=table.place, label=table.label, before=table)
-
-
-class _Features:
-    """Inputs of a table after the steps, computed when they are read, or mapped from the cache if a step is slow.
-
-    Attributes:
-        shape: [records, ...].
-        dtype: float32.
-    """
-
-    def __init__(self, table: Table, steps: tuple[AnyTransform, ...], shape: Shape) -> None:
-        self._table, self._steps = table, steps
-        self.shape, self.dtype = (len(table), *shape), np.dtype(np.float32)
-
-    def __getitem__(self, records: NDArray[np.int64]) -> SingleFloats:
-        """Return the features of these record numbers, float32 [records, ...]."""
-        return np.asarray(self._kept[records]) if any(step.slow for step in self._steps) else self._computed(records)
-
-    def _computed(self, records: NDArray[np.int64]) -> SingleFloats:
-        """Compute the features of these record numbers."""
-        return _composed_steps(self._steps, self._identities, self._table.input_shape)(self._table.read(records))
-
-    @cached_property
-    def _identities(self) -> tuple[str, ...]:
-        """Texts of all that the steps' results follow from."""
-        return tuple(step.identity() for step in self._steps)
-
-    @cached_property
-    def _kept(self) -> SingleFloats:
-        """Features in the cache, mapped into memory; computed first if another process has not done so."""
-
-        def write(file: Path) -> None:
-            features = np.lib.format.open_memmap(file, "w+", np.float32, self.shape)  # type: ignore[no-untyped-call]
-            for start in range(0, len(self._table), _BLOCK):
-                records = np.arange(start, min(start + _BLOCK, len(self._table)))
-                features[records] = self._computed(records)
-            features.flush()
-
-        return np.asanyarray(np.load(regular(kept("features", f"{self._digest()}.npy", write)), mmap_mode="r"))
-
-    def _digest(self) -> str:
-        """Compute the digest of all inputs and all steps, which names the features in the cache."""
-        digest = hashlib.sha256(f"2 {list(self._identities)} {self._table.input_shape}".encode())
-        for start in range(0, len(self._table), 64 * _BLOCK):
-            records = np.arange(start, min(start + 64 * _BLOCK, len(self._table)))
-            digest.update(self._table.read(records).tobytes())
-        return digest.hexdigest()
-
-
-@cache
-def _composed_steps(steps: tuple[AnyTransform, ...], identities: tuple[str, ...], input_shape: Shape) -> Function:
-    """Return the steps, one after another.
-
-    It is cached, since training and test records share what a step learns or reads.
-
-    Args:
-        steps: in order.
-        identities: of the steps; a changed encoder makes another function.
-        input_shape: of one input of the first step.
-    """
-    if not steps:
-        return lambda inputs: inputs
-    before = _composed_steps(steps[:-1], identities[:-1], input_shape)
-    last = steps[-1].prepared(before, input_shape)
-    return lambda inputs: last(before(inputs))
+TRANSFORMS: tuple[type[Transform], ...] = (Standardise, Scattering, GroupNorm, Whiten)
+"""The core's own transforms, in the order of messages."""

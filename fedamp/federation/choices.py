@@ -78,7 +78,7 @@ def refuse_unknown_keys() -> None:
     Raises:
         ScenarioError: one line with the extension, the seam, the key, and the accepted ones.
     """
-    schemes = (*FAMILIES, "server.optimizer")
+    schemes = (*FAMILIES, "server.optimizer", "data.transform")
     for extension in extensions():
         for key in extension.choices:
             if key not in schemes:

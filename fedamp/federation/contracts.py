@@ -101,6 +101,8 @@ def foreign_schemes(scenario: AnyScenario) -> dict[str, type]:
     """Return the classes of other packages that a scenario names, by their key."""
     named: dict[str, type] = {key: type(attrgetter(key)(scenario)) for key in FAMILIES}
     named["server.optimizer"] = scenario.server.kind
+    steps = getattr(scenario.data, "transform", ())
+    named |= {f"data.transform.{place}": type(step) for place, step in enumerate(steps)}
     return {key: kind for key, kind in named.items() if is_foreign(kind)}
 
 
@@ -126,7 +128,7 @@ def refuse_unproved(scenario: AnyScenario) -> None:
     """Refuse schemes of other packages that cannot be charged openly, unless ``privacy.unchecked`` is set.
 
     Raises:
-        ValueError: an optimizer that has not met its contract; or a noise or an aggregation, which no contract covers.
+        ValueError: an optimizer has not met its contract; or noise, an aggregation or a transform has no contract.
     """
     for key, kind in foreign_schemes(scenario).items():
         if key in _OPEN or scenario.privacy.unchecked or (key in _CONTRACTS and has_passed(kind)):

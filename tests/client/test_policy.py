@@ -42,7 +42,9 @@ def test_a_node_with_too_few_people_takes_no_part(tmp_path):
     assert refused(tmp_path, "least_people: 10") == ""
     expected = "this node's policy expects at least 11 people, and 10 live here"
     assert refused(tmp_path, "least_people: 11") == expected
-    assert refused(tmp_path, "least_people: 11", hosts="") == expected.replace("10 live here", "the node's clients are not listed")
+    assert refused(tmp_path, "least_people: 11", hosts="") == expected.replace(
+        "10 live here", "the node's clients are not listed"
+    )
 
 
 def test_records_are_evaluated_by_the_metrics_of_the_policy_alone(tmp_path):

@@ -2,7 +2,6 @@
 
 import stat
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from scipy import ndimage, signal
 
 from fedamp.data import transforms
 from fedamp.data.sections import NpzData
-from fedamp.data.transforms import AnyTransform, Scattering, Whiten
+from fedamp.data.transforms import Scattering, Whiten
 from fedamp.errors import DataError
 
 HERE = Path("/")
@@ -146,88 +145,15 @@ STEPS = {
     "scattering": {},
     "group_norm": {"groups": 2},
     "whiten": {"components": 6},
-    "encode": {"folder": "encoder"},
 }
 
 
 def test_every_transform_has_an_example():
-    assert set(STEPS) == {
-        step.model_fields["name"].annotation.__args__[0] for step in get_args(get_args(AnyTransform)[0])
-    }
-
-
-@pytest.fixture
-def encoder(tmp_path, monkeypatch):
-    """A folder as Hugging Face's hub has them, with random weights."""
-    import transformers
-
-    monkeypatch.setenv("FEDAMP_MODELS", str(tmp_path))
-    torch.manual_seed(1)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    network = transformers.BertModel(transformers.BertConfig(vocab_size=50, **sizes)).eval()
-    network.save_pretrained(tmp_path / "encoder")
-    return network
-
-
-@pytest.fixture
-def texts(folder):
-    """Tokens of twenty texts of one to nine words."""
-    generator = np.random.default_rng(3)
-    tokens = generator.integers(1, 50, (20, 9))
-    tokens[np.arange(9) >= generator.integers(1, 10, (20, 1))] = 0
-    np.savez(folder / "train.npz", x=tokens, y=np.arange(20) % 2)
-    return tokens
-
-
-def test_an_encoded_text_is_the_mean_of_its_own_words_in_the_last_layer(folder, texts, encoder):
-    found = transformed(folder, {"name": "encode", "folder": "encoder"})
-    assert found.shape == (10, 16)
-    means = {}
-    for text in texts:  # alone, and without places beyond its end
-        words = torch.from_numpy(text[text != 0])[None]
-        mean = encoder(input_ids=words).last_hidden_state[0].mean(0).detach().numpy()
-        means[text.tobytes()] = mean / np.linalg.norm(mean)
-    closest = [min(np.abs(row - mean).max() for mean in means.values()) for row in found]
-    assert max(closest) < 1e-5  # rounding of float32 in two layers
-
-
-def test_other_weights_give_other_features_and_no_kept_ones(folder, texts, encoder):
-    before = transformed(folder, {"name": "encode", "folder": "encoder"})
-    with torch.no_grad():
-        encoder.encoder.layer[1].output.dense.weight.mul_(1.5)
-    encoder.save_pretrained(folder / "encoder")
-    assert not np.allclose(transformed(folder, {"name": "encode", "folder": "encoder"}), before, atol=1e-4)
-
-
-def test_a_text_that_the_encoder_does_not_know_takes_only_itself_away(folder, texts, encoder):
-    before = transformed(folder, {"name": "encode", "folder": "encoder"})
-    texts[4, 0], texts[7, 0] = 50, -1
-    np.savez(folder / "train.npz", x=texts, y=np.arange(20) % 2)
-    after = transformed(folder, {"name": "encode", "folder": "encoder"})
-    same = (before == after).all(1)
-    assert same.sum() >= 8
-    assert not after[~same].any() or np.isnan(after[~same]).all()  # not trained on
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        ({"folder": "nowhere"}, r"encode: .*nowhere has no config\.json; expected: a folder of Hugging Face"),
-        ({"folder": "encoder"}, r"transform\.0: encode takes tokens, .*\[2, 9, 12\]"),
-    ],
-)
-def test_an_encoder_that_is_not_there_or_does_not_fit_is_refused(folder, encoder, step, message):
-    if step["folder"] == "nowhere":
-        np.savez(folder / "train.npz", x=np.ones((20, 9), int), y=np.arange(20) % 2)
-    with pytest.raises(DataError, match=message):
-        transformed(folder, {"name": "encode", **step})
+    assert set(STEPS) == {step.model_fields["name"].annotation.__args__[0] for step in transforms.TRANSFORMS}
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_result_depends_on_its_record_alone(folder, name, request):
-    if name == "encode":
-        request.getfixturevalue("encoder")
-        request.getfixturevalue("texts")
+def test_a_result_depends_on_its_record_alone(folder, name):
     arrays = dict(np.load(folder / "train.npz"))
     before = transformed(folder, {"name": name, **STEPS[name]})
     changed = arrays["x"].copy()
@@ -260,10 +186,10 @@ def test_a_machine_with_a_part_of_the_federation_whitens_nothing(folder):
 def test_a_records_features_do_not_depend_on_how_many_others_there_are(folder, monkeypatch, steps):
     """Features are computed in blocks. A matrix product of one row is rounded in another way than that of three."""
     monkeypatch.setattr(transforms, "IMAGES", 300)
-    images, found = np.random.default_rng(3).random((transforms._BLOCK + 3, 2, 9, 12)).astype(np.float32), []
-    for records in (transforms._BLOCK + 1, transforms._BLOCK + 2, len(images)):
+    images, found = np.random.default_rng(3).random((transforms.BLOCK + 3, 2, 9, 12)).astype(np.float32), []
+    for records in (transforms.BLOCK + 1, transforms.BLOCK + 2, len(images)):
         np.savez(folder / "train.npz", x=images[:records], y=np.arange(records) % 2)
         config = NpzData(name="npz", path=str(folder), transform=steps, classes=2)
-        found.append(config.load(0, HERE).by_record().gather(np.array([transforms._BLOCK])).inputs)
+        found.append(config.load(0, HERE).by_record().gather(np.array([transforms.BLOCK])).inputs)
     for each in found[1:]:
         np.testing.assert_array_equal(found[0], each)

@@ -9,12 +9,15 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedamp import extension
 from fedamp.base.section import Before, Section
+from fedamp.data.transforms import Transform
 from fedamp.errors import ScenarioError
 from fedamp.extension import Extension, ExtensionError, offered
 from fedamp.federation import choices
 from fedamp.federation.added_keys import extend
 from fedamp.federation.check_in import AllCheckIn, CheckIn
 from fedamp.federation.choices import one_of
+from fedamp.federation.contracts import refuse_unproved
+from tests.federations import small
 
 HERE = "tests.federation.test_choices"
 
@@ -82,6 +85,21 @@ def test_a_scheme_without_its_methods_and_name_is_refused_with_what_it_lacks(mon
         one_of("check_in")
 
 
+class Mean(Transform):
+    """It mixes records, or not: no contract says it."""
+
+    name: Literal["mean"] = "mean"
+
+
+def test_a_transform_of_another_package_is_refused_unless_it_is_unchecked():
+    asked = small()
+    data = asked.data.model_copy(update={"transform": (Mean(),)})
+    with pytest.raises(ValueError, match=r"data\.transform\.0: .*:Mean .*is of another package, and no contract"):
+        refuse_unproved(asked.model_copy(update={"data": data}))
+    unchecked = asked.privacy.model_copy(update={"unchecked": True})
+    refuse_unproved(asked.model_copy(update={"data": data, "privacy": unchecked}))
+
+
 @pytest.mark.parametrize(
     ("offer", "words"),
     [
@@ -91,7 +109,7 @@ def test_a_scheme_without_its_methods_and_name_is_refused_with_what_it_lacks(mon
         ),
         (
             Extension("sun", sections={"privcy.sun": "no.such:Sun"}),
-            "sections: privcy.sun: expected: KEY or federation.K",
+            "sections: privcy.sun: expected: KEY or ",
         ),
     ],
     ids=["choices", "sections"],
