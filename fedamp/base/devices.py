@@ -136,6 +136,19 @@ def free_memory(device: str) -> int:
     return int(torch.cuda.mem_get_info(device)[0])
 
 
+def total_memory(device: str) -> int | None:
+    """Read the bytes of a GPU's memory; None: this process does not see that GPU, or the device is none.
+
+    Args:
+        device: by torch's name.
+    """
+    if not is_gpu(device) or here(device) != device:
+        return None
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def names() -> list[str]:
     """List the names of the GPUs that this process sees, in torch's order; empty without a GPU."""
     import torch

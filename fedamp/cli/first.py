@@ -69,6 +69,9 @@ def check(
     overrides: Overrides,
     import_model: Annotated[bool, Option("--import", help="run the code of a custom model or loss, to try it")] = False,
     private: Annotated[bool, Option("--private", help="count people's records, too; the answer is private")] = False,
+    device: Annotated[
+        str | None, Option("--device", help="tell stacks, memory and speed on a device, such as cuda")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a scenario and its model before a run. Uses public numbers only, unless --private is given.
@@ -82,19 +85,25 @@ def check(
     from fedamp.federation.plan import make_plan, privacy_units
     from fedamp.runs.verification import checks_json
 
-    asked = load_scenario(scenario, overrides)
+    asked = load_scenario(scenario, [*(overrides or ()), *([] if device is None else [f"engine.device={device}"])])
     look_for_files(asked)
     foreign = brings_code(asked) and not import_model
     plan = make_plan(asked, privacy_units(asked), answers=KEPT)
     plan.charge.check_budget()
     patiently(plan.charge.compute_now)
-    from fedamp.server.preflight import preflight, refuse  # torch takes a while, and nothing above needs it
+    from fedamp.server.preflight import (
+        check_device,
+        preflight,
+        refuse,
+    )  # torch takes a while, and nothing above needs it
     from fedamp.server.setup import prepare
 
     counted = _record_counts((records_of if import_model else shown_records)(asked)) if private else None
     sizes = None if counted is None or counted[1].all() else counted[0][~counted[1]]
     prepared = None if foreign else prepare(asked, planned=plan)
     checks = preflight(plan, prepared, thorough=True, sizes=sizes)
+    if prepared is not None and device is not None:
+        checks.append(check_device(prepared))
     if prepared is not None and asked.federation.hosted_units:
         checks.append(Check.of_failure("task", f"{prepared.task.without_places().digest}, for the policies of nodes"))
     if foreign:

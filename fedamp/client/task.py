@@ -33,8 +33,10 @@ UNTRAINABLE = "a unit's records cannot be trained on; the node's log says more"
 DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a folder
 
 # Stacked float32 numbers a stack aims at: on a CPU a dozen clients even of a residual network (128 MB a worker); a GPU
-# is slow on small stacks. And records, beyond which a CPU gains nothing.
+# is slow on small stacks, so they follow from its memory, if that is known. And records, beyond which a CPU gains
+# nothing.
 _CPU_NUMBERS, _GPU_NUMBERS, _CPU_RECORDS = 1 << 25, 1 << 29, 1 << 12
+_GPU_SHARE = 0.4  # of a GPU's memory, for a stack and what its training takes: two workers fit
 
 _WAITING = 8  # records in a client's memory that take as much as one of a gradient step
 
@@ -182,7 +184,9 @@ def places_for(records: int, least: int, step: int | None, batch: int | None = N
     return -(-records // step) * step
 
 
-def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu") -> StackSize:
+def stack_size(
+    parameters: int, per_record: int, units: int, device: str = "cpu", memory: int | None = None
+) -> StackSize:
     """Choose the size of stacks that fit the memory of a kind of device.
 
     Args:
@@ -190,9 +194,12 @@ def stack_size(parameters: int, per_record: int, units: int, device: str = "cpu"
         per_record: numbers that a record takes: its input, and :func:`fedamp.models.inspection.kept_per_record`.
         units: the most that should train together.
         device: torch's name of the device; only whether it is a GPU counts.
+        memory: bytes of the GPU; None: not known. Stacks are the same for all between two powers of two.
     """
     gpu = is_gpu(device)
     numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS
+    if gpu and memory is not None:
+        numbers = power_above(int(_GPU_SHARE * memory) // (4 * _COPIES) + 1) // 2
     records = max(1, numbers // per_record)
     return StackSize(
         units=max(1, min(units, numbers // (2 * parameters + per_record))),

@@ -21,7 +21,7 @@ from fedamp import rng
 from fedamp.accounting.verify import Check, Verdict
 from fedamp.base import devices
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
-from fedamp.client.task import StackSize
+from fedamp.client.task import StackSize, power_above
 from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.client.transfer import aligned
 from fedamp.client.worker import TrainingNode
@@ -287,6 +287,29 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
     if found:
         now = signal_to_noise(plan, sizes)
         yield Check("advice", "pass", f"at the same epsilon the signal is {now:,.3g} now, {', '.join(found)}")
+
+
+def check_device(inputs: RunInputs) -> Check:
+    """Tell how units train on the scenario's device: stacks of a round, memory of a worker, units a second.
+
+    Memory is an estimate from above. Units a second are measured on synthetic records, if the device is here.
+
+    Args:
+        inputs: of the run.
+    """
+    plan, task, device = inputs.plan, inputs.task, inputs.plan.scenario.engine.device
+    places = power_above(steps_and_records(task, plan.scenario.data)[2])
+    slots = task.stack.slots(places, plan.units)
+    stacks = math.ceil(plan.expected_cohort / slots)
+    units = f"{plan.scenario.privacy.unit}s"
+    found = f"{device}: {how_clients_train(inputs)}; stacks of a round: {stacks:,}, of {slots:,} {units}"
+    found += f" with {places:,} records each"
+    if devices.is_gpu(devices.here(device) if device == "auto" else device):
+        found += f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory"
+    if device != "auto" and devices.here(device) != device:
+        return Check("device", "caution", f"{found}; the device is not here, so no speed was measured")
+    speed = 1 / seconds_of_a_unit(inputs, _TIMED_STEPS)
+    return Check("device", "pass", f"{found}; about {speed:,.3g} {units} a second and worker")
 
 
 def _other_schemes(plan: Plan) -> Iterator[object]:

@@ -44,7 +44,8 @@ from fedamp.strategies.pipeline import ReleasePipeline, ServerState
 from fedamp.strategies.private import PrivateStrategy
 
 # A larger stack of clients leaves a CPU's caches, a smaller one spends its time on calls; torch's convolutions of many
-# clients are slower. All are powers of two, like the slots of a stack.
+# clients are slower. All are powers of two, like the slots of a stack. On a GPU all clients of a round are one stack if
+# its memory holds them: small operations take the same time for one client as for many.
 STACK, CONVOLUTIONS, SMALLEST_STACK = 64, 8, 16
 RECORDS_AT_ONCE = 4096
 EVALUATED = 1 << 28  # float32 numbers that a pass over test records may keep
@@ -344,24 +345,28 @@ def _stack_size(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, 
         per_record += math.prod(task.input_shape) * numbers
     asked, device = plan.scenario.engine.clients_per_batch, plan.scenario.engine.device
     device = devices.here(device) if device == "auto" else device  # a named one may be a cluster's
+    on_gpu, spread = devices.is_gpu(device), 2 * math.sqrt(plan.expected_cohort) if plan.check_in.is_hidden else 0.0
     if piece.owns_all and GhostClipping.can_run(task, trained, piece.known):
         # No gradient of a record is formed: activations, their derivatives, and both as float64.
         parameters, per_record, most = 0, 4 * per_record, min(RECORDS_AT_ONCE, half)
-    elif devices.is_gpu(device):
-        most = max(SMALLEST_STACK, half)
     else:
         convolves = any(isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) for layer in trained.modules())
         most = min(max(SMALLEST_STACK, half), CONVOLUTIONS if convolves else STACK)
-    size = stack_size(parameters, per_record, asked if asked != "auto" else most, device)
+    if on_gpu:  # of the submodel that most units train
+        share = max(share for share, _ in plan.submodels.submodel_frequencies(plan.units))
+        most = math.ceil(share * plan.expected_cohort + spread)
+    units = asked if asked != "auto" else most
+    size = stack_size(parameters, per_record, units, device, devices.total_memory(device))
     recurs = any(isinstance(layer, LSTM | nn.RNNBase) for layer in trained.modules())
-    if not devices.is_gpu(device) and recurs:
+    if on_gpu and asked == "auto":
+        size = size.model_copy(update={"cohort": most})
+    elif not on_gpu and recurs:
         size = size.model_copy(update={"records": min(size.records, RECURRENT_RECORDS)})
-    elif not devices.is_gpu(device) and parameters and layers_of(trained):
+    elif not on_gpu and parameters and layers_of(trained):
         size = size.model_copy(update={"records": min(size.records, PERCEPTRON_RECORDS)})
         loss, known = loss_of(task.client, task.model), trained if piece.known else None
         # Other ways of training compute what is left after whole vectors of numbers, in the last slots, otherwise.
         if asked == "auto" and StackTrainer(piece.forward, task.client, loss=loss, module=known).descends:
-            spread = 0.0 if not plan.check_in.is_hidden else 2 * math.sqrt(plan.expected_cohort)
             size = size.model_copy(update={"cohort": math.ceil(plan.expected_cohort + spread)})
     units = min(size.units, math.ceil(plan.expected_cohort))
     return size, bytes_of_a_worker(2 * units * parameters + max(units, size.records) * per_record)

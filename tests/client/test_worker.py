@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedamp.client.clipping import ClippedSum, quantum
-from fedamp.client.task import ClientTask, StackSize, places_for, stack_size
+from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, places_for, stack_size
 from fedamp.client.worker import TrainingNode, TrainReport
 from fedamp.engines.wire import RoundAnswer, RoundOrder, rows
 from fedamp.errors import DataError
@@ -150,3 +150,17 @@ def test_no_persons_loss_takes_the_others_answer_away():
         report.add(np.arange(3), clipped, np.array(losses), np.ones(3, np.int64))
         answer = RoundAnswer.of(report.content(order), order)
         assert (answer.loss_sum, answer.records, answer.reported) == (1.0, 3, [0, 1, 2])
+
+
+def test_stacks_on_a_gpu_follow_from_its_memory() -> None:
+    def units(memory: int | None) -> int:
+        return stack_size(10**6, 10**4, 10**6, "cuda", memory).units
+
+    gigabytes = [units(size * 10**9) for size in (8, 16, 24, 40, 80)]
+    assert gigabytes == sorted(gigabytes)
+    assert units(80 * 10**9) == units(85 * 10**9), "cards of about the same memory round alike"
+    assert units(10) == 1, "at least one"
+    assert units(None) == units(40 * 10**9), "a card that is not known"
+    taken = bytes_of_a_worker(units(24 * 10**9) * (2 * 10**6 + 10**4))
+    assert 2 * taken < 24 * 10**9, "two workers fit"
+    assert stack_size(10**6, 10**4, 10**6, "cpu", 10**12) == stack_size(10**6, 10**4, 10**6), "a CPU has no such memory"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedamp as package
+from fedamp.base import devices
 from fedamp.errors import DataError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan, privacy_units
@@ -194,3 +195,36 @@ def test_the_page_has_the_limits():
     for name, (caution, fail, _) in LIMITS.items():
         last = "never" if math.isinf(fail) else rf"(below|above) {fail:,g}"
         assert re.search(rf"^\| `{name}` \| .* \| (below|above) {caution:,g} \| {last} \|$", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("clients", [100, 1000])
+def test_all_clients_of_a_round_are_one_stack_on_a_gpu(clients):
+    stack = prepare(small("engine.device=cuda", f"data.clients={clients}", "check_in={scheme: all}")).task.stack
+    assert stack.slots(4, most=clients) == clients
+    asked = small("engine={device: cuda, clients_per_batch: 32}", f"data.clients={clients}", "check_in={scheme: all}")
+    assert prepare(asked).task.stack.slots(4, most=clients) == 32
+
+
+def test_a_stack_on_a_gpu_holds_the_clients_of_one_submodel():
+    layers = "model={name: mlp, hidden: [8]}", "check_in={scheme: all}", "data.clients=100"
+    asked = small("engine.device=cuda", *layers, "submodels={scheme: disjoint, count: 4}")
+    assert prepare(asked).task.stack.slots(4, most=100) == 25
+
+
+def test_check_tells_stacks_and_memory_of_a_device(tmp_path, fedamp, monkeypatch):
+    path = write_small(tmp_path, "data.clients=100", "check_in={scheme: all}")
+
+    def told(device):
+        checks = json.loads(fedamp("check", path, "--device", device, "--json").out)["checks"]
+        [found] = [check for check in checks if check["name"] == "device"]
+        return found["verdict"], found["found"]
+
+    verdict, found = told("cpu")
+    assert verdict == "pass"
+    assert "clients a second and worker" in found
+    assert "memory" not in found
+    monkeypatch.setattr(devices, "here", lambda asked: "cpu")
+    verdict, found = told("cuda")
+    assert verdict == "caution"
+    assert "stacks of a round: 1, of 100 clients" in found
+    assert "GB of a GPU's memory; the device is not here" in found

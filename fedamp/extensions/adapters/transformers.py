@@ -7,6 +7,7 @@ a class of them is asked for. docs/models.md explains the options ("Transformers
 
 import importlib
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,7 +58,8 @@ class Logits(nn.Module):
             real = torch.ones_like(inputs) if real is None else real
             hidden = (1.0 - real[:, None, None]) * torch.finfo(torch.float32).min
             return self.head(mean_direction(self.network(inputs, hidden).last_hidden_state, real))  # type: ignore[no-any-return]
-        found = self.network(inputs, **({} if real is None else {"attention_mask": real}))
+        with _one_text_each():
+            found = self.network(inputs, **({} if real is None else {"attention_mask": real}))
         return found if isinstance(found, Tensor) else found.logits
 
     def units_to_split(self) -> Sequence[Units]:
@@ -70,6 +72,21 @@ class Logits(nn.Module):
         heads: Any = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
         heads = heads if isinstance(heads, int) else 0
         return ranks(self) or [*_nodes(self, _NEURONS, None), *(_nodes(self, _HEADS, heads) if heads else ())]
+
+
+@contextmanager
+def _one_text_each() -> Iterator[None]:
+    """Tell the library that no record holds several texts, which it else reads from a tensor: a GPU waits for that."""
+    masks: Any = sys.modules.get("transformers.masking_utils")
+    before = getattr(masks, "find_packed_sequence_indices", None)
+    if before is None:  # another version of the library
+        yield
+        return
+    masks.find_packed_sequence_indices = lambda positions: None
+    try:
+        yield
+    finally:
+        masks.find_packed_sequence_indices = before
 
 
 def mean_direction(last: Tensor, real: Tensor) -> Tensor:
