@@ -90,6 +90,11 @@ def test_user_pages_stay_few_short_and_plain(prose):
     assert long == []
 
 
+def test_helps_of_commands_are_short_and_plain(prose):
+    for place, text in prose.helps():
+        assert prose.listed(text) == prose.long_sentences(text) == [], place
+
+
 def test_research_pages_have_hardly_any_long_sentence(prose):
     long = [each for page in prose.research_pages() for each in prose.long_sentences(page.read_text("utf-8"))]
     assert len(long) <= 10, long

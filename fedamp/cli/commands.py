@@ -283,8 +283,8 @@ def total(
 ) -> None:
     """Show the total privacy cost of several runs for a person who takes part in all of them.
 
-    It has two answers: one for runs that were all fixed in advance, and one
-    for runs that were chosen after the results of earlier ones.
+    It has two answers. One holds for runs that were all fixed in advance. The
+    other holds for runs that were chosen after the results of earlier ones.
     """
     from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import total

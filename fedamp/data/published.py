@@ -65,7 +65,7 @@ class IdxFiles(StoredData):
 
 
 class IdxData(IdxFiles):
-    """IDX files, compressed or not: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...`` likewise."""
+    """IDX files, compressed or not: ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, and both of ``t10k``."""
 
     name: Literal["idx"]
     path: str = Field(description="folder; relative paths start at the scenario's folder")

@@ -208,7 +208,7 @@ class ClippedSums(Aggregator):
 
     Refused are errors, replies of nodes that were not asked or have answered already, arrays of another name, shape or
     type, numbers that are not finite, and claims of units that the node was not asked for. A sum is clipped to
-    (clip x units that reported), and its coordinates likewise if the l-infinity norm is clipped: a faulty node cannot
+    (clip x units that reported), and so are its coordinates if the l-infinity norm is clipped: a faulty node cannot
     exceed its share. The order of replies does not matter, to the bit.
     """
 

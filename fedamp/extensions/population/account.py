@@ -412,7 +412,7 @@ def standing(contents: PopulationContents) -> dict[str, Any]:
 
 
 def known_to(population: Population, run: Path, told: Mapping[str, Any] | None) -> Check:
-    """Check that a population knows a run, and compute again what the run's ledger says of it.
+    """Check that a population knows a run, and compute again the use that the run's ledger states.
 
     Args:
         population: whose file is here.

@@ -47,7 +47,7 @@ def _read_people(data: str | None, people: Path | None) -> list[tuple[str, str]]
 
 
 def _caution_about(file: Path, people: list[tuple[str, str]]) -> None:
-    """Tell of ids that may be one person."""
+    """List ids that may be one person."""
     from fedamp.extensions.population.spelling import in_short
     from fedamp.extensions.population.store import Population
 

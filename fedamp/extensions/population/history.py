@@ -24,7 +24,7 @@ def history_of(contents: PopulationContents, person: int) -> dict[str, Any]:
 
     Returns:
         ``uses``, in their order: each with ``epsilon`` alone and ``epsilon_so_far``, of all uses up to it, both upper
-        ends at the population's delta; None: infinite. ``adaptive_epsilon`` is what the filter says of all of them,
+        ends at the population's delta; None: infinite. ``adaptive_epsilon`` is the cost by the filter,
         ``fixed_epsilon`` the exact cost of the same series if it was fixed in advance
         (:func:`fedamp.extensions.population.account.fixed`). ``risk``: see :func:`risk_of`. ``left``: of the budget.
         ``lost``: the part of the budget that uses may have cost of which a lost disk knew; None: no disk was lost.

@@ -108,7 +108,7 @@ class StudyRecord(FileRecord):
 
 
 class StudySource(NamedTuple):
-    """A study that was read, with what its file says of its place.
+    """A study that was read, with the place that its file names.
 
     Attributes:
         study: the content.

@@ -5,7 +5,7 @@ interrupted ones resumed. Several runs play at once in spawned processes: a fork
 at work.
 
 :func:`sweep` plays a grid, :func:`read_sweep` reads its folder. Each run is a run folder of its own
-(:mod:`fedamp.runs.folder`). Choosing settings with charge is :mod:`fedamp.extensions.tune.tune`.
+(:mod:`fedamp.runs.folder`). Private choice of settings is :mod:`fedamp.extensions.tune.tune`.
 """
 
 import hashlib
