@@ -420,7 +420,7 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
         P-masses and Q-masses of the lattice points, both of shape (size,).
     """
 
-    def moment_distance(log_ratio, mass_in, mass_out, aim):  # type: ignore[no-untyped-def]
+    def moment_distance(log_ratio: float, mass_in: float, mass_out: float, aim: float) -> float:
         """Return mass times distance of X from ``exp(aim)``, in units of P right of X = 1 and of Q left of it."""
         if aim < 0.0:
             return mass_out * math.expm1(log_ratio - aim)

@@ -16,7 +16,7 @@ from fnmatch import filter as matching
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,10 +302,7 @@ class HuggingFaceData(Columns):
             raise DataError(f"data.dataset {self.dataset!r}: {found} {other}")
 
 
-C = TypeVar("C", bound="TabularData | HuggingFaceData")
-
-
-def _with_matched_columns(section: C, files: Files) -> C:
+def _with_matched_columns(section: "TabularData | HuggingFaceData", files: Files) -> "TabularData | HuggingFaceData":
     """Replace patterns among the features, as ``soil_*``, by the columns that match, in the order of their names.
 
     So the order of the columns in a file changes nothing. A column with exactly that name is no pattern.

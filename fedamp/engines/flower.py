@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Event, Lock
 from time import monotonic
-from typing import Any, TextIO
+from typing import Any
 
 import httpx
 import numpy as np
@@ -464,9 +465,9 @@ class _Margin(logging.Formatter):
 class _LogFile(logging.FileHandler):
     """A log file, as private as its folder, that may fail, as on a full disk: it warns, and the run goes on."""
 
-    def _open(self) -> TextIO:
+    def _open(self) -> TextIOWrapper:
         """Open the file where the first line is written."""
-        return open(self.baseFilename, self.mode, encoding="utf-8", opener=as_its_folder)
+        return open(self.baseFilename, "a", encoding="utf-8", opener=as_its_folder)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Warn once that the file cannot be written to."""
