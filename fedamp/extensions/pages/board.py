@@ -22,7 +22,7 @@ from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
 from fedamp.extensions.evaluation.section import ClientEvaluation
-from fedamp.extensions.pages.page import interpretation
+from fedamp.extensions.pages.page import guessing_alone, interpretation, person_word
 from fedamp.extensions.pages.templates import environment
 from fedamp.report import words
 from fedamp.runs.run import Run
@@ -90,8 +90,9 @@ def _tested_quality(run: Run) -> tuple[str, str]:
     groups = asked.group_slots if isinstance(asked, ClientEvaluation) and asked.group_names else ()
     grouped = [said.pop(name) for name in list(said) if name.partition(" of ")[2] in groups]
     last = [f"{words.score(run.score)} on public test records (round {each.round})" for each in run.evaluated[-1:]]
+    guess = [found] if (last or said) and (found := guessing_alone(run)) else []
     by_group = f"Quality by group: {'; '.join(grouped)}" if grouped else "Quality was not measured by group"
-    return "; ".join([*last, *said.values()]) or words.NOT_MEASURED, by_group
+    return "; ".join([*last, *said.values(), *guess]) or words.NOT_MEASURED, by_group
 
 
 def check_guarantee(run: Run) -> None:
@@ -150,7 +151,8 @@ def _paper_facts(run: Run) -> dict[str, str]:
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),
-        "protected": words.protected(ledger.unit, ledger.group_size),
+        "person": (person := person_word(run.scenario)),
+        "protected": words.protected(person, ledger.group_size),
         "epsilon": f"epsilon <= {at_most(ledger.epsilon)} at delta = {power(ledger.delta)}",
         "in_words": interpretation(run),
         "tested": tested,

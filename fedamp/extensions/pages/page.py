@@ -4,20 +4,26 @@ It holds what was released and what is public, and no number computed from priva
 templates (:mod:`fedamp.extensions.pages.templates`); tables and pictures are those of :mod:`fedamp.report`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
 from fedamp.base.files import write_atomically
 from fedamp.base.reading import read_regular
-from fedamp.errors import RunFolderError
+from fedamp.errors import InputError, RunFolderError
 from fedamp.extensions.pages.public_scenario import public_scenario
 from fedamp.extensions.pages.templates import environment
 from fedamp.federation.cost import risk
+from fedamp.federation.losses import records_of
+from fedamp.federation.scenario import Scenario
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
@@ -67,10 +73,45 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def certificate(run: Run) -> str:
-    """Return a page with what was released, and its guarantee: it may leave the server."""
-    pictures = _inline_pictures(run_pictures(run))
-    return _page_environment([run]).get_template("certificate.html.j2").render(model=run, pictures=pictures)
+def certificate(run: Run, about: Any = None) -> str:
+    """Return a page with what was released, and its guarantee: it may leave the server.
+
+    Args:
+        run: that was released.
+        about: answers of the organisation (:class:`fedamp.extensions.pages.board.AboutRelease`); None: not given.
+    """
+    pictures, person = _inline_pictures(run_pictures(run)), person_word(run.scenario)
+    values = {"model": run, "pictures": pictures, "about": about, "person": person, "guess": guessing_alone(run)}
+    return _page_environment([run]).get_template("certificate.html.j2").render(values)
+
+
+def person_word(scenario: Scenario) -> str:
+    """Return what a scenario calls the subject of its guarantee: the column that divides records, or its unit.
+
+    Example:
+        >>> import fedamp
+        >>> person_word(fedamp.load("digits"))
+        'client'
+    """
+    unit, partition = scenario.privacy.unit, getattr(scenario.data, "partition", None)
+    column = str(getattr(partition, "column", "")).lower().replace("_", " ").removesuffix(" id")
+    return column if unit == "client" and re.fullmatch("[a-z]+( [a-z]+){0,2}", column) else unit
+
+
+def guessing_alone(run: Run) -> str:
+    """Write how often a guess of the class is right without the model; empty: there are no classes, or it is unknown.
+
+    With public test records the guess is their most frequent class, else any class.
+    """
+    dataset = None
+    with suppress(InputError):  # the records are not on this machine
+        dataset = records_of(run.scenario)
+    if dataset is None or not dataset.form.labels.are_classes:
+        return ""
+    labels = np.asarray(dataset.test()[1]) if run.score else np.zeros(0, np.int64)
+    counts = np.bincount(labels[labels >= 0].ravel().astype(np.int64))
+    share = counts.max() / counts.sum() if counts.sum() else 1 / dataset.num_classes
+    return f"guessing alone: {share:.1%}"
 
 
 def _page_environment(models: Iterable[ReleasedModel]) -> Environment:

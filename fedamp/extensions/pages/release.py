@@ -92,7 +92,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
             shutil.copyfile(regular(found.folder / name), writing / name)
         told = public_scenario(found.scenario, found.plan)
         (writing / SCENARIO).write_text(yaml.safe_dump(told, sort_keys=False, allow_unicode=True))
-        (writing / PAGE).write_text(certificate(found), encoding="utf-8")
+        (writing / PAGE).write_text(certificate(found, answers), encoding="utf-8")
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
             digests = {name: bundle.file_digest(name) for name in FILES}

@@ -11,6 +11,7 @@ import sys
 import zlib
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from scipy.stats import norm
 
@@ -18,6 +19,7 @@ import fedamp
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.engines.wire import RoundOrder
+from fedamp.extensions.pages.release import release
 from fedamp.extensions.population import certificate
 from fedamp.extensions.population.certificate import Signatory, verify_certificate, write_certificate
 from fedamp.extensions.population.history import history_of
@@ -368,3 +370,43 @@ def test_killed_while_a_certificate_is_written_it_is_whole_or_not_there(file, tm
     shutil.rmtree(tmp_path / "paper")
     write_certificate(Population(file), "3", BY, tmp_path / "paper")
     assert not list(tmp_path.glob(".*writing"))
+
+
+# The certificate of a run.
+
+
+def test_an_officer_reads_date_organisation_purpose_and_total_first(file, tmp_path):
+    """The records name patients; 12 of the 16 public test records are of one class."""
+    generator = np.random.default_rng(0)
+    patients = np.repeat(np.arange(30), 6)
+    (tmp_path / "d").mkdir()
+    records = {"x": generator.normal(size=(180, 3)).astype(np.float32), "y": generator.integers(0, 2, 180)}
+    np.savez(tmp_path / "d" / "train.npz", **records, patient_id=patients)
+    test = generator.normal(size=(16, 3)).astype(np.float32), np.array([1] * 12 + [0] * 4)
+    np.savez(tmp_path / "d" / "test.npz", x=test[0], y=test[1])
+    data = {"name": "npz", "path": str(tmp_path / "d"), "classes": 2, "test_is_public": True}
+    data |= {"partition": {"scheme": "natural", "column": "patient_id"}}
+    asked = {**QUICK, "data": data, "privacy.population": str(file)}
+    run = fedamp.run(SCENARIO, tmp_path / "run", anyway=True, **asked)
+    answers = dict.fromkeys(("region", "product", "people", "legal_basis", "security", "tuning", "other_uses"), "so")
+    answers |= {"organisation": "Clinic <b>", "contact": "dpo@example.org", "date": "2026-03-01", "license": "MIT"}
+    (tmp_path / "about.yaml").write_text(json.dumps(answers | {"purpose": "early warning"}))
+    release(run.folder, tmp_path / "release", tmp_path / "key.pem", tmp_path / "about.yaml")
+    page = (tmp_path / "release" / "certificate.html").read_text()
+    order = (
+        "2026-03-01",
+        "Clinic &lt;b&gt;",
+        "dpo@example.org",
+        "early warning",
+        "all uses together",
+        "ε ≤",
+        "quality",
+    )
+    places = [page.index(words) for words in order]
+    assert places == sorted(places)
+    assert "one patient of 30" in page
+    assert "guessing alone: 75.0%" in page
+    paper = (tmp_path / "release-papers" / "assessment.md").read_text()
+    assert "30 patients" in paper
+    assert "guessing alone: 75.0%" in paper
+    assert "charged to this population" in paper
