@@ -11,10 +11,12 @@ import pytest
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import InputError, ScenarioError
+from fedamp.extensions.population.store import Population
 from fedamp.extensions.statistics.answers import FILE, released_answers
 from fedamp.extensions.statistics.asked import ask_questions
 from fedamp.extensions.statistics.section import ARRAY
 from fedamp.extensions.statistics.vectors import vectors_of
+from fedamp.federation import reader
 from fedamp.federation.losses import records_of
 from fedamp.runs.records import LedgerRecord
 from fedamp.runs.total import total
@@ -265,3 +267,38 @@ def test_a_missing_column_is_named_before_anything_is_asked(ward, tmp_path):
 def test_questions_need_one_release_of_all(ward):
     with pytest.raises(ScenarioError, match="questions need rounds: 1"):
         scenario(ward[0], None, "rounds=2")
+
+
+@pytest.mark.slow
+def test_people_of_a_population_pay_once_for_a_question(tmp_path):
+    rows = patients(30)
+    write_ward(tmp_path / "data", rows)
+    file = tmp_path / "people.db"
+    population = Population.new(file, [(row[0], row[0]) for row in rows], 5.0, 1e-5)
+    asked = scenario(tmp_path / "data", {"age": QUESTIONS["age"]}, f"privacy.population={file}", "privacy.delta=1e-6")
+    ask_questions(asked, tmp_path / "store", Silent())
+    spent = population.read().spent()
+    assert (spent > 0).all()
+    ask_questions(asked, tmp_path / "store", Silent())
+    assert np.array_equal(population.read().spent(), spent)
+    assert {check.verdict for check in verify_ledger(tmp_path / "store" / "ward")} == {"pass"}
+
+
+@pytest.mark.slow
+def test_the_command_writes_answers_a_page_and_a_picture_and_reads_a_run(ward, tmp_path, fedamp):
+    kept = json.loads(scenario(ward[0]).model_dump_json())
+    kept = {key: kept[key] for key in ("name", "data", "privacy", "questions", "engine")}
+    (tmp_path / "ward.yaml").write_text(json.dumps(kept))
+    told = fedamp("statistics", str(tmp_path / "ward.yaml"), "--out", str(tmp_path / "out"), "--json")
+    answers = json.loads(told.out)
+    assert answers["asked_before"] == []
+    page = (tmp_path / "out" / "ward.html").read_text()
+    assert "survival at 10" in page
+    assert "data:image/svg+xml" in page
+    assert "no further cost" not in page
+    assert (tmp_path / "out" / "plots" / "ward.png").stat().st_size > 1000
+    again = json.loads(fedamp("statistics", str(tmp_path / "out" / "ward"), "--json").out)
+    assert again["answers"] == answers["answers"]
+    whole = tmp_path / "whole.yaml"
+    fedamp("statistics", str(tmp_path / "ward.yaml"), "--scenario", str(whole))
+    assert reader.load(whole).questions == scenario(ward[0]).questions
