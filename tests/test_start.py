@@ -49,6 +49,7 @@ def test_a_first_answer_compiles_few_inner_loops_each_once(tmp_path):
     assert sorted(kept) == [*(f"arithmetic._{name}" for name in loops), "arithmetic.sum_pairs"]
 
 
+@pytest.mark.slow
 def test_python_does_little_work_with_the_bits_of_compiled_code():
     points = np.linspace(-3.0, 2.0, 400)
     mass_out = np.exp(-(points**2))

@@ -318,6 +318,7 @@ _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the 
 _CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
 _FEWEST = 5_000  # draws that rounds may share
 _LOOKING = 12_000  # draws that pilots take, about
+_SWEPT_STEPS = STEPS[::4]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
 
 
 def epsilon_over_rounds(
@@ -432,11 +433,14 @@ def factor_beginnings(mechanism: Mechanism, rounds: Sequence[int]) -> Mapping[in
 
 
 def _rounds_to_sweep(asked: tuple[int, ...]) -> list[int]:
-    """Return places of rounds: each one up to 300, and then such steps that epsilon hardly rises between them."""
+    """Return places of rounds: each one up to 100, and then steps of one per cent, in which epsilon hardly rises.
+
+    A round between two of them costs at most what the later one does.
+    """
     steps: list[int] = []
     number = 0
     for i in range(len(asked) - 1, -1, -1):
-        if not steps or asked[i] <= max(number - number // 300, 300):
+        if not steps or asked[i] <= max(number - number // 100, 100):
             steps.append(i)
             number = asked[i]
     return steps[::-1]
@@ -463,7 +467,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
 def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
     """Return upper ends of the remove direction after each of some beginnings; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
-    log_term, proposal = math.log(2 * len(parts) * len(STEPS) / failure), None
+    log_term, proposal = math.log(2 * len(parts) * len(_SWEPT_STEPS) / failure), None
     while end:
         run = SampledRun((parts[end - 1],))
         if left / 4 / run.draw_steps < _FEWEST:
@@ -483,7 +487,7 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
             draws = int(min(needed[count - 1], left / 4 / run.draw_steps))
             pilots, some = pilots[count - 1 :: -1], slice(end - count, end)
             epsilons = np.array([[each.epsilon] for each in pilots])
-            above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * STEPS
+            above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * _SWEPT_STEPS
             above[:, :1] = np.where(epsilons > 0, above[:, :1], 0.0)
             share = failure * count / len(parts)
             held = (
@@ -501,7 +505,7 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
 
 def _sweep_draws(pilot: Pilot, log_term: float) -> float:
     """Return how many draws leave a bracket of one per cent, most of it on one side."""
-    error = 0.0075 * max(pilot.epsilon, 0.02) * pilot.slope
+    error = 0.0085 * max(pilot.epsilon, 0.02) * pilot.slope
     return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0)
 
 
