@@ -186,8 +186,6 @@ WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "1 of 50": "as for 5 of 50",
     "batches": "a batch has more of one direction or of the other, and the product has both",
     "5 of 50, dropout": "the worst network is not known: the lower end is of a very wide one, the upper end of labels",
-    "10 of 10,000": "few of many rounds: draws meet a loss seldom, and each of them takes long",
-    "10 of 100,000": "few of many rounds: 300 blocks of them are sampled for the lower end",
     "3 spaced": "schedules are drawn by a chain, whose tables take the time",
     "50 epochs": "a draw has 500 rounds",
     "the same, after 15": "each of the curve's rounds has tables and draws of its own",
@@ -197,7 +195,6 @@ WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "10 of 100, one of 4": "a round is drawn from a table",
     "20 of 100, one of 3": "little noise: an order below 2 needs many draws",
     "100 of 1,000": "draws of 100 of 1,000 rounds take long",
-    "one of two": "which run it is is seen, so the law of hidden rounds is that of the split",
     "noise for epsilon 4, two": "several mechanisms are certified, by some 10^6 draws each",
 }
 

@@ -1398,7 +1398,7 @@ class SampledProfile:
             raise NotEvaluable("another bound is as low")
         failure, certified = charge / QUESTIONS, len(STEPS) * 2
         log_term = math.log(2 * certified / failure)
-        gap = min((enough - pilot.epsilon) / 2, 0.3 * _HOPELESS * pilot.epsilon)
+        gap = min(0.7 * (enough - pilot.epsilon), 0.3 * _HOPELESS * pilot.epsilon)
         aim = max(0.42 * precision * max(pilot.epsilon, 0.02), gap)
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
         draws = int(min(max(needed, 4096), most))

@@ -541,14 +541,13 @@ class _Moves(NamedTuple):
     + 1 rounds ago (``gap`` - 1 stands for that and more). A state is a multiset of t kinds, because the sets are alike.
 
     Attributes:
-        ages: shape (states, t), of a state's kinds.
-        done: shape (states,), whether no rounds are left. Moves from state i are ``starts[i]`` to ``starts[i + 1]``,
+        ages, left: shape (states, t), of a state's kinds. Moves from state i are ``starts[i]`` to ``starts[i + 1]``,
             the first: no set takes the round.
         targets, taken: shape (moves,): the state after each, and how many sets take the round.
     """
 
     ages: NDArray[np.int64]
-    done: NDArray[np.bool_]
+    left: NDArray[np.int64]
     starts: NDArray[np.int64]
     targets: NDArray[np.int32]
     taken: NDArray[np.int8]
@@ -574,16 +573,16 @@ def _set_moves(k: int, gap: int, order: int) -> _Moves:
     order_of_sources = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order_of_sources], np.arange(len(states) + 1))
     targets, taken = targets[order_of_sources].astype(np.int32), taken[order_of_sources].astype(np.int8)
-    return _Moves(age[states], (left[states] == 0).all(axis=1), starts, targets, taken)
+    return _Moves(age[states], left[states], starts, targets, taken)
 
 
 class _Tables(NamedTuple):
     """Tables of the chain of t sets.
 
     Attributes:
-        weight: shape (rounds + 1, states): of all that may follow before each round, up to a factor ``scale`` of each.
-            c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that had a
-            round shortly before, and with one another.
+        weight: shape (released + 1, states): of all that may follow before each round, up to a factor ``scale`` of
+            each. c sets that take round s weigh ``near[which[s], state]^c alone[s, c]``: what they share with sets that
+            had a round shortly before, and with one another.
         log_total: of the weight of everything.
     """
 
@@ -597,7 +596,9 @@ class _Tables(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _chain_tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
-    """Fill the tables of a factor from the last round back.
+    """Fill the tables of a factor from the last released round back.
+
+    Later rounds weigh 1, so each set has as many ways to go on as there are.
 
     Raises:
         NotEvaluable: there are too many states, or weights leave the range of floating point.
@@ -612,13 +613,18 @@ def _chain_tables(factor: SpacedRounds, order: int, drift: float) -> _Tables:
         near = np.exp([each[moves.ages].sum(axis=1) for each in beside])
         alone = np.multiply.outer(drift * factor.mean_drift[1], count) if drift else 0.0
         alone = np.exp(alone + np.multiply.outer(overlaps[:, 0], count * (count - 1) / 2))
-        weight, scale = np.zeros((event.rounds + 1, len(moves.done))), np.ones(event.rounds)
-        weight[-1] = moves.done
+        weight, scale = np.zeros((event.span + 1, len(moves.left))), np.ones(event.span)
+        ways = np.zeros((event.k + 1, gap))
+        for left, age in np.ndindex(ways.shape):  # the next round is ``gap`` - 1 - age rounds ahead at least
+            ways[left, age] = spaced_sets(max(event.rounds - event.span - (gap - 1 - age), 0), left, gap)
+        most = float(ways.max())
+        weight[-1] = (ways[moves.left, moves.ages] / most).prod(axis=1)
         chain_weights(weight, scale, near, which.ravel(), alone, moves.starts, moves.targets, moves.taken)
     whole = float(weight[0, 0])
     if not 1e-200 < whole < math.inf:
         raise NotEvaluable("weights of spaced schedules leave the range of floating point")
-    return _Tables(weight, scale, near, which.ravel(), alone, math.log(whole) + float(np.log(scale).sum()))
+    log_total = math.log(whole) + float(np.log(scale).sum()) + order * math.log(most)
+    return _Tables(weight, scale, near, which.ravel(), alone, log_total)
 
 
 class _Schedules(NamedTuple):
@@ -677,7 +683,7 @@ class _Schedules(NamedTuple):
         """Draw how many of the t sets take each round, shape (draws, rounds)."""
         event, tables = self.factor.event, self.tables[drift > 0]
         moves = _set_moves(event.k, event.gap, self.order)
-        uniforms = rng.random((event.rounds, draws))
+        uniforms = rng.random((event.span, draws))
         drawn: NDArray[np.int8] = taken_rounds(uniforms, *tables[:-1], moves.starts, moves.targets, moves.taken)
         return drawn
 

@@ -243,3 +243,20 @@ def test_what_it_costs_lies_between_no_bands_and_known_rounds():
 def test_what_is_not_covered_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(("released", "order"), [(1, 2), (3, 2), (6, 3), (9, 2)])
+def test_moments_of_a_beginning_are_those_of_all_tuples_of_sets(released, order):
+    """3 of 9 rounds, two apart, two bands: E[X^t] is the mean of exp(sum of <C 1_S, C 1_S'>) over all t-tuples."""
+    event = Spaced(Gaussian(0.8), 3, 9, 2, (0.5,)).after(released)
+    (factor,) = event.sampled_profile().upper.factors
+    column = np.array([1.0, 0.5]) / math.hypot(1.0, 0.5) / 0.8
+    signals = []
+    for each in itertools.combinations(range(9), 3):
+        if min(np.diff(each)) >= 2:
+            signals.append(np.convolve(np.isin(np.arange(9), each), column)[:released])
+    total = 0.0
+    for some in itertools.product(np.array(signals), repeat=order):
+        total += math.exp(sum(float(a @ b) for a, b in itertools.combinations(some, 2)))
+    found = factor.tilted_factor(order).log_moment
+    assert found == pytest.approx(math.log(total / len(signals) ** order), rel=1e-12, abs=1e-13)
