@@ -14,7 +14,7 @@ import numpy as np
 from fedamp.base.arrays import Floats
 from fedamp.extensions.statistics.intervals import normal_quantile
 
-STEADY = 4.0
+STEADY = 5.0
 """Deviations of noise that the people at risk must exceed, or a curve ends: below it the delta method is no good."""
 
 
