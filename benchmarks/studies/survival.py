@@ -2,13 +2,12 @@
 
     python -m benchmarks.studies.survival
 
-``lifelines-times.json`` has the times and events of the data sets, as lifelines 0.30 ships them. The grid is the deciles
-of the times. Each draw of the noise is one answer; nothing else is random.
+``lifelines_times.csv`` has the times and events of the data sets, as lifelines 0.30 ships them. The grid is the first
+eight deciles of the times. Each draw of the noise is one answer; nothing else is random.
 """
 
-import json
+import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from fedamp import accounting
 from fedamp.extensions.statistics.questions import NoisySum, SurvivalQuestion
 
 RESULTS = Path(__file__).with_suffix(".json")
-DATA, PAGE = Path(__file__).with_name("lifelines-times.json"), ROOT / "docs" / "research" / "statistics.md"
+DATA, PAGE = Path(__file__).with_name("lifelines_times.csv"), ROOT / "docs" / "research" / "statistics.md"
 EPSILON, DELTA, DRAWS, ERROR, LEAST = 1.0, 1e-5, 1000, 0.05, 10.0
 
 
@@ -50,8 +49,11 @@ def measure(times: list[float], events: list[int], noise: float) -> dict[str, fl
 def main() -> None:
     """Measure all data sets, and write the table into its page."""
     noise = accounting.calibrate(accounting.Gaussian, EPSILON, DELTA)
-    data: dict[str, Any] = json.loads(DATA.read_text())
-    rows = [{"data set": name} | measure(each["time"], each["event"], noise) for name, each in data.items()]
+    data: dict[str, list[tuple[float, int]]] = {}
+    with DATA.open() as file:
+        for row in csv.DictReader(file):
+            data.setdefault(row["data_set"], []).append((float(row["time"]), int(row["event"])))
+    rows = [{"data set": name} | measure(*map(list, zip(*each, strict=True)), noise) for name, each in data.items()]
     store(RESULTS, made() | {"epsilon": EPSILON, "delta": DELTA, "noise": noise, "draws": DRAWS, "rows": rows})
     put_in(PAGE, "survival", table(rows))
 
