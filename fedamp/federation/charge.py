@@ -346,7 +346,8 @@ class Charge:
             return
 
         def one_round(tried: float) -> Bounds:
-            return self._first_rounds(1, tried).epsilon(self._mechanism_delta, points=300)
+            found: Bounds = self.plan.answers.epsilon(self._first_rounds(1, tried), self._mechanism_delta, points=300)
+            return found
 
         quick = "epsilon_by_round" not in vars(self)
         cost = one_round(noise)

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,15 @@ class Answers:
 
     keep: bool = False
 
-    def epsilon(self, mechanism: Mechanism, delta: float, precision: float) -> Bounds:
-        """Compute ``mechanism.epsilon(delta, precision=precision)``."""
+    def epsilon(
+        self, mechanism: Mechanism, delta: float, precision: float | None = None, points: int | None = None
+    ) -> Bounds:
+        """Compute ``mechanism.epsilon(delta, precision=precision, points=points)``."""
+        ask = partial(mechanism.epsilon, delta, precision=precision, points=points)
         if not self._is_in_use:
-            return mechanism.epsilon(delta, precision=precision)
-        question = ["epsilon", mechanism.to_json(), delta, precision]
-        return _bounds_from_content(
-            self._kept_answer(question, lambda: _bounds_content(mechanism.epsilon(delta, precision=precision)))
-        )
+            return ask()
+        question = ["epsilon", mechanism.to_json(), delta, precision, points]
+        return _bounds_from_content(self._kept_answer(question, lambda: _bounds_content(ask())))
 
     def over_rounds(
         self, mechanism: Mechanism, delta: float, rounds: range, precision: float = PRECISION

@@ -26,6 +26,7 @@ from fedamp.engines.deployment import guarded
 from fedamp.errors import ModelError, RunFolderError, ScenarioError
 from fedamp.federation import reader
 from fedamp.federation.choices import refuse_hooks
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.runs.folder import new_folder
@@ -67,7 +68,8 @@ class AppStrategy(PrivateStrategy):
             raise ScenarioError(f"data.name is {scenario.data.name}; expected in a custom app: external")
         refuse_hooks(scenario)
         parameters = _read_parameters(arrays)
-        plan = make_plan(scenario, scenario.data.clients, None if scenario.known_seed else rng.seed_from_system())
+        seed = None if scenario.known_seed else rng.seed_from_system()
+        plan = make_plan(scenario, scenario.data.clients, seed, answers=KEPT)
         plan.charge.check_budget()
         pipeline, out, made = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise), Path(out), False
         if not out.exists():

@@ -252,9 +252,8 @@ def _of_sizes(sizes: NDArray[np.int64]) -> Iterator[Check]:
 def _enough_signal(plan: Plan, factor: float) -> str:
     """Write what multiplies the signal by 1 / ``factor``: less noise at its cost, or more units."""
     noise = plan.noise_multiplier * factor
-    cost = plan.charge.with_noise(noise, plan.scenario.privacy.group_size).epsilon(
-        plan.scenario.privacy.delta, points=300
-    )
+    mechanism = plan.charge.with_noise(noise, plan.scenario.privacy.group_size)
+    cost = plan.answers.epsilon(mechanism, plan.scenario.privacy.delta, points=300)
     costs = f"privacy.noise_multiplier {noise:.2g} (epsilon {at_most(cost.upper)})"
     return f"{costs}, or {1 / factor:,.3g} times as many {plan.scenario.privacy.unit}s"
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import fedamp
-from fedamp.accounting import Allocation, Compose, Gaussian
+from fedamp.accounting import Allocation, Compose, Gaussian, Mechanism
 from fedamp.accounting.sampling import PRECISION
 from fedamp.federation import kept_answers
 from fedamp.federation.cost import privacy_cost
 from fedamp.federation.kept_answers import ANEW, KEPT
+from fedamp.federation.plan import make_plan
 
 PLAIN = Gaussian(2.0)
 TINY = {
@@ -61,6 +62,15 @@ def test_the_noise_of_a_side_sum_is_found_once(folder, monkeypatch):
     for place in (fedamp.accounting, kept_answers):
         monkeypatch.setattr(place, "calibrate", refuse)
     assert privacy_cost(fedamp.load(evaluated)) == first
+
+
+def test_whether_a_budget_pays_for_a_round_is_asked_once(folder, monkeypatch):
+    scenario = fedamp.load(TINY | {"privacy": TINY["privacy"] | {"noise_multiplier": 2.0, "epsilon": 30.0}})
+    make_plan(scenario, 20, answers=KEPT).charge.check_budget()
+    monkeypatch.setattr(Mechanism, "epsilon", refuse)
+    make_plan(scenario, 20, answers=KEPT).charge.check_budget()
+    with pytest.raises(AssertionError, match="was asked"):
+        make_plan(scenario, 20).charge.check_budget()
 
 
 def test_without_being_asked_nothing_is_kept_or_read(folder):

@@ -144,10 +144,10 @@ def subject_of(scenario: Scenario, rounds: int) -> AuditSubject:
         raise ScenarioError(
             "privacy.noise_multiplier is 0: nothing is claimed, so nothing can be audited; expected: > 0"
         )
-    claim = Plan(_first_rounds(full, min(rounds, scenario.rounds)), full.units, full.seed)
+    claim = Plan(_first_rounds(full, min(rounds, scenario.rounds)), full.units, full.seed, answers=KEPT)
     canaries = scenario.privacy.group_size
     units = canaries + BYSTANDERS if claim.check_in.units_are_independent else claim.units
-    played = Plan(claim.scenario, units, full.seed)
+    played = Plan(claim.scenario, units, full.seed, answers=KEPT)
     return AuditSubject(claim, _worst_case(claim, played), canaries, played.units)
 
 

@@ -179,8 +179,10 @@ class AuditResult:
     @cache  # noqa: B019
     def _epsilon(self, factor: float) -> Bounds:
         """Compute epsilon of the plans with so many times their noise."""
-        precision = self.plans[0].scenario.privacy.precision if factor == 1 else 0.05
-        return self._mechanism(factor).epsilon(delta_left(self.delta, len(self.plans)), precision=precision)
+        first, delta = self.plans[0], delta_left(self.delta, len(self.plans))
+        return first.answers.epsilon(
+            self._mechanism(factor), delta, first.scenario.privacy.precision if factor == 1 else 0.05
+        )
 
     def _cost(self, refuted: Callable[[Array], bool]) -> float:
         """Return epsilon of the plan with the least noise whose curve is refuted; more noise is refuted, too."""

@@ -22,6 +22,7 @@ from fedamp.engines.engines import CLIENT_APP, only, with_faults
 from fedamp.engines.simulation import SerialGrid
 from fedamp.engines.wire import NO_UNIT, RoundAnswer, RoundOrder
 from fedamp.errors import FederationError
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
 from fedamp.server.loop import ask
@@ -115,7 +116,7 @@ class PlantedFederation:
     def __init__(self, scenario: Scenario, units: int | None = None, canaries: int | None = None) -> None:
         self.prepared = prepare(scenario)
         if units is not None:
-            self.prepared = self.prepared.with_plan(Plan(scenario, units, self.prepared.plan.seed))
+            self.prepared = self.prepared.with_plan(Plan(scenario, units, self.prepared.plan.seed, answers=KEPT))
         self._local = _PlantedGrid(self.prepared.task, scenario.engine.device, canaries)
         self.node, self.dataset = self._local.node, self._local.node.dataset
         self._start(self.prepared)
@@ -123,7 +124,7 @@ class PlantedFederation:
     def restart(self, seed: int) -> None:
         """Start again from the initial model, with another seed of the server."""
         plan = self.prepared.plan
-        self._start(self.prepared.with_plan(Plan(plan.scenario, plan.units, seed)))
+        self._start(self.prepared.with_plan(Plan(plan.scenario, plan.units, seed, answers=KEPT)))
 
     def _start(self, prepared: RunInputs) -> None:
         """Begin with a fresh strategy and, if the scenario has them, faults."""

@@ -38,6 +38,7 @@ from fedamp.base.record import Record
 from fedamp.base.version import version
 from fedamp.data.dataset import TO_TEST
 from fedamp.errors import FedampError, InputError, Interrupted, RunFolderError, ScenarioError
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.reader import key_and_value
 from fedamp.federation.scenario import Scenario
 from fedamp.report import words
@@ -453,7 +454,7 @@ def cost_of_choosing(folders: Mapping[Path, LedgerRecord]) -> dict[str, Any]:
         check_independent([(folder, run.content()) for folder, run in folders.items()])
         counts = Counter(run.mechanism for run in runs)
         joint = Compose(tuple(Repeat(mechanism, count) for mechanism, count in counts.items()))
-        together = finite_or_none(joint.epsilon(delta_left(delta, len(runs))).upper)
+        together = finite_or_none(KEPT.epsilon(joint, delta_left(delta, len(runs))).upper)
     if together is not None:
         said = [NOT_CHARGED, JOINT.format(together, delta, len(runs))]
     choice = {"charged": 0, "runs": len(runs), "delta": delta, "all_runs_epsilon": together}

@@ -168,7 +168,7 @@ def tune(
         found = f"{folder}: it holds a trial of another grid, {others[0]}, whose cost would not be counted"
         raise RunFolderError(f"{found}; expected: another folder with --out, and fedamp total of both")
     asked = [_with_noise(each, noise.noise) for each in scenarios]
-    tried, run = make_plan(_trial_scenario(base, noise), plan.units), make_plan(asked[0], plan.units)
+    tried, run = (make_plan(each, plan.units, answers=KEPT) for each in (_trial_scenario(base, noise), asked[0]))
     for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):
         if each.charge.mechanism != plan.charge.with_noise(multiplier, base.privacy.group_size):
             raise ScenarioError(

@@ -2,15 +2,18 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from fedamp.accounting import Mechanism
 from fedamp.extensions.audit.attack import attacks
 from fedamp.extensions.audit.bound import CONFIDENCE, AttackGuesses, AuditResult, exceeds
 from fedamp.federation.check_in import BalancedCheckIn
+from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan
 from tests.federations import small
 
@@ -43,6 +46,16 @@ def test_the_bound_is_the_cost_of_the_noise_at_which_the_guesses_become_likely()
     # Noise is looked for in steps of 1.7 %, and the trade-off function is bracketed.
     assert audit.lower(audit.guesses[0]) == pytest.approx(expected.charge.planned_epsilon.upper, rel=0.04)
     assert audit.lower(audit.guesses[0]) < audit.charged.upper
+
+
+def test_what_is_charged_is_computed_once(monkeypatch):
+    def kept() -> AuditResult:
+        found = audit_of(350)
+        return replace(found, plans=tuple(replace(plan, answers=KEPT) for plan in found.plans))
+
+    first = kept().charged
+    monkeypatch.setattr(Mechanism, "epsilon", lambda *_, **__: pytest.fail("the accountant was asked"))
+    assert kept().charged == first
 
 
 def test_right_code_is_refuted_no_more_often_than_stated():

@@ -3,6 +3,7 @@
 import pytest
 
 import fedamp
+from fedamp.accounting import Mechanism
 from fedamp.extensions.tune.sweep import cost_of_choosing
 from tests.accounting.oracles import gaussian_epsilon
 from tests.federations import small
@@ -23,6 +24,12 @@ def test_all_runs_together_are_one_gaussian_release_of_all_their_rounds(secret):
     assert exact <= answer["all_runs_epsilon"] <= 1.001 * exact  # the width of a bracket is promised to a thousandth
     assert answer["charged"] == 0
     assert f"epsilon = {answer['all_runs_epsilon']:.4g}" in " ".join(answer["in_words"])
+
+
+def test_the_cost_of_all_runs_is_computed_once(secret, monkeypatch):
+    first = cost_of_choosing(secret)
+    monkeypatch.setattr(Mechanism, "epsilon", lambda *_, **__: pytest.fail("the accountant was asked"))
+    assert cost_of_choosing(secret) == first
 
 
 def test_nothing_is_promised_of_runs_whose_seed_is_known(secret, tmp_path):
