@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 import fedamp
-from fedamp.client.private_means import STATISTICS, summed
+from fedamp.client.private_means import STATISTICS, means_vectors, sum_vectors
 from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import RunFolderError, ScenarioError
@@ -66,7 +66,8 @@ def scenario(folder, *, step=None, **changes):
 def sum_of(folder, units, step=STEP):
     data = scenario(folder, step=step).data
     order = RoundOrder("", 1, (1.0,), rows(np.array(units), bytes(32)), {STATISTICS: np.zeros((2, 3), np.float32)})
-    return summed(order, data.statistics, data.with_statistics(None).load(0, folder))
+    before = data.with_statistics(None).load(0, folder)
+    return sum_vectors(order, STATISTICS, means_vectors(data.statistics, before), before)
 
 
 def test_a_hostile_person_moves_the_sum_by_at_most_the_norm_that_is_charged(folder):
