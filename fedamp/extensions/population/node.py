@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedamp.accounting import Compose, Gaussian, Mechanism, NotPrivate, Repeat, from_json, group
+from fedamp.base.ids import in_words
 from fedamp.client.task import ClientTask, log
 from fedamp.errors import DeploymentError, FedampError, one_line
 from fedamp.extensions.population.account import prices
@@ -57,7 +58,7 @@ def cost_of(terms: AgreedTerms) -> Mechanism:
     return Compose((*evaluated, rounds)) if terms.evaluated_at_end else rounds
 
 
-def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: str, least_people: int) -> None:
+def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: str, least_people: int) -> int:
     """Charge a task to the people of this node, unless it is charged already.
 
     A second process, or one after a ``kill -9``, finds the use in the file by its id.
@@ -70,25 +71,37 @@ def reserve(file: Path, task: ClientTask, use: str, units: Sequence[str], name: 
         name: of the task, for the file's history.
         least_people: with fewer the node takes no part.
 
+    Returns:
+        Number of events of the file at which nobody who lives here had left; 0: it must be read again.
+
     Raises:
-        DeploymentError: it does not fit, in words that may go to the server; who lacks how much is in the node's log.
+        DeploymentError: somebody who lives here has left, or the task does not fit. The words may go to the server; the
+            node's log says who it is.
     """
     try:
         population = Population(file)
-        counts = counted(population.owners(units))
+        contents, owners = population.read(), population.owners(units)
+        if left := [unit for unit, owner in zip(units, owners.tolist(), strict=True) if owner in contents.left]:
+            log.warning(
+                "the people of units %s have left; expected: hosts without these units",
+                in_words([int(unit) for unit in left]),
+            )
+            raise DeploymentError("the list of this node's clients must change first; the node's log says why")
+        counts = counted(owners)
         if (people := int(np.count_nonzero(counts))) < least_people:
             raise DeploymentError(f"this node's policy expects at least {least_people} people, and {people} live here")
-        contents = population.read()
         if use not in contents.uses:
             mechanism = cost(task)
             asked = prices(lambda size: group(mechanism, size), contents, counts)
             try:
-                population.reserve(DataUse(use, name, task.digest, asked, counts), units)
+                contents = population.reserve(DataUse(use, name, task.digest, asked, counts), units)
             except Overspent:
                 raise
             except PopulationError:  # another process was first
                 if use not in population.read().uses:
                     raise
+                return 0
+        return len(contents.links)
     except Overspent as error:
         log.warning("%s", error)
         raise DeploymentError(

@@ -4,6 +4,8 @@ Nothing here imports the accountant: a node imports this module for each message
 """
 
 import hashlib
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 from flwr.app import ConfigRecord
@@ -20,25 +22,26 @@ class PopulationPolicy(PolicyKey):
     def before_answer(self, value: str, policy: Policy, message: NodeMessage) -> None:
         """Charge a task to the node's people.
 
-        The charge is remembered as long as this node is not started again, so no later message brings the accountant.
+        The charge is remembered until the file changes or this node is started again, so that few messages bring the
+        accountant. A person who has left changes the file.
 
         Raises:
-            DeploymentError: it does not fit, or the node's clients are not listed.
+            DeploymentError: it does not fit, somebody who lives here has left, or the node's clients are not listed.
         """
         if not message.task:
             return
         context, known = message.context, configuration.task_of(message.task)
         use = use_of(known, configuration.text(context, "agreement"))
-        paid = context.state.config_records.get("population")
-        if paid is not None and paid["use"] == use:
+        file, paid = message.folder / value, context.state.config_records.get("population")
+        if paid is not None and paid["use"] == use and paid.get("events") == (_number_of_events(file) or None):
             return
         if message.hosted is None:
             raise DeploymentError("this node's policy has a population, and the node's clients are not listed")
         from fedamp.extensions.population.node import reserve
 
-        file, units = message.folder / value, [str(unit) for unit in sorted(message.hosted)]
-        reserve(file, known, use, units, str(policy.name_of(known.digest)), policy.least_people)
-        context.state["population"] = ConfigRecord({"use": use})
+        units = [str(unit) for unit in sorted(message.hosted)]
+        events = reserve(file, known, use, units, str(policy.name_of(known.digest)), policy.least_people)
+        context.state["population"] = ConfigRecord({"use": use, "events": events})
 
     def examine(self, value: str, folder: Path) -> tuple[bool, str]:
         """Say whether the budget of the node's people can be charged, and how much each has left at least."""
@@ -48,10 +51,18 @@ class PopulationPolicy(PolicyKey):
             spent = Population(folder / value).read().spent()
         except FedampError as error:
             return False, str(error)
-        return True, f"{len(spent)} people; each has at least {percent(1 - float(spent.max()))} left"
+        return True, f"{len(spent)} people; each has at least {percent(max(1 - float(spent.max()), 0.0))} left"
 
 
 POPULATION = PopulationPolicy()
+
+
+def _number_of_events(file: Path) -> int:
+    """Count the events of a population, without the accountant; 0: it cannot be read, and the charge will say why."""
+    if file.is_file():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=60)) as database:
+            return int(database.execute("SELECT count(*) FROM events").fetchone()[0])
+    return 0
 
 
 def use_of(task: ClientTask, agreement: str) -> str:

@@ -32,7 +32,7 @@ Ledgers = Sequence[tuple[Path, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Recovery:
-    """What is known of a population beside its file.
+    """Hold what is known of a population beside its file.
 
     Attributes:
         ledgers: of runs and bundles that were charged to it, each beside its folder.
@@ -40,6 +40,10 @@ class Recovery:
 
     Raises:
         PopulationError: a ledger is of no population, or of another one than the first.
+
+    Example:
+        >>> Recovery([], no_other_use=True).no_other_use
+        True
     """
 
     ledgers: Ledgers

@@ -328,7 +328,7 @@ class Population:
         return contents.joined.get(found, found)
 
     def alike(self, names: Iterable[str]) -> list[list[str]]:
-        """Group ids of people on the list that may be one person, and are several (:mod:`.spelling`).
+        """Group ids of people on the list that may be one person, and are several.
 
         Args:
             names: ids; of others on the list there is a hash only, and they are told as such.

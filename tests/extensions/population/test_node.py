@@ -107,6 +107,22 @@ def test_a_node_that_is_started_again_pays_no_second_time(people):
     assert refused(people, TASK.model_copy(update={"charge": dearer.to_json()})).startswith("this node's people have")
 
 
+def test_a_person_who_leaves_stops_the_node_until_its_list_of_clients_changes(people, caplog):
+    context = node(people)
+    check(context, TASK.to_json(), False)
+    people.leave("3")  # who lives elsewhere
+    check(context, TASK.to_json(), False)
+    assert spent(people) == pytest.approx(SHARE)
+    people.leave("25")
+    why = "the list of this node's clients must change first; the node's log says why"
+    with pytest.raises(DeploymentError, match=why):
+        check(context, TASK.to_json(), False)
+    assert "the people of units 25 have left" in caplog.text
+    assert refused(people, TASK.model_copy(update={"run": "another run"})) == why
+    assert refused(people, hosts="20-24,26-29") == ""
+    assert spent(people) == pytest.approx(SHARE)
+
+
 def test_the_doctor_and_the_node_read_the_population_beside_the_policy(people, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert refused(people) == ""
@@ -164,7 +180,8 @@ def test_a_task_that_was_paid_for_brings_no_accountant(people):
         import sys
         from flwr.app import ConfigRecord, Context, RecordDict
         from fedamp.client.policy import check
-        state = RecordDict({{"population": ConfigRecord({{"use": {use_of(TASK, "")!r}}})}})
+        paid = {{"use": {use_of(TASK, "")!r}, "events": {len(people.read().links)}}}
+        state = RecordDict({{"population": ConfigRecord(paid)}})
         check(Context(1, 2, {node(people).node_config!r}, state, {{}}), {TASK.to_json()!r}, False)
         print({{"fedamp.accounting.mechanism", "numba", "torch"}} & set(sys.modules))
     """
