@@ -22,7 +22,7 @@ from fedamp.errors import InputError
 from fedamp.extensions.pages.templates import environment
 
 Language = Literal["en", "de"]
-SIZES = {"#": (15.0, 46), "##": (12.0, 60), "-": (10.0, 84), "": (10.0, 88)}  # points, and letters of a line
+SIZES = {"#": (15.0, 46), "##": (12.0, 60), "-": (10.0, 78), "": (10.0, 80)}  # points, and letters of a line
 A4 = (8.27, 11.69)  # inches
 MARGIN = 0.9  # inches
 

@@ -25,6 +25,7 @@ from fedamp.extensions.population.certificate import Signatory, verify_certifica
 from fedamp.extensions.population.history import history_of
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice, counted
 from tests.extensions.population.test_account import ALL, SCENARIO
+from tests.extensions.population.test_store import killed_at
 from tests.tools import wait
 
 DELTA, NOISE = 1e-5, 5.0
@@ -410,3 +411,30 @@ def test_an_officer_reads_date_organisation_purpose_and_total_first(file, tmp_pa
     assert "30 patients" in paper
     assert "guessing alone: 75.0%" in paper
     assert "charged to this population" in paper
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [lambda p: p.leave("3"), lambda p: p.join("3", "4")], ids=["leave", "join"])
+def test_killed_while_a_person_leaves_or_is_joined_it_is_as_before_or_after(file, tmp_path, home, call):
+    charge(file, "a")
+    (note,) = (home / "populations").glob("*.json")
+    begun, noted, killed, step, seen = file.read_bytes(), note.read_bytes(), True, 1, set()
+    while killed:
+        for each in tmp_path.glob("people.db*"):
+            each.unlink()
+        note.write_bytes(noted)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(descriptor, begun)
+        os.close(descriptor)
+        killed = killed_at(step, lambda: call(Population(file)))
+        contents = Population(file).read()
+        changed = bool(contents.left or contents.joined)
+        seen.add(changed)
+        if not changed:
+            call(Population(file))
+        contents = Population(file).read()
+        assert contents.left or contents.joined
+        assert len(contents.links) == 6  # made, people, three states of the use, and this
+        assert contents.spent()[5] == pytest.approx(Budget(4.0, DELTA).share_of_use(Gaussian(NOISE)))
+        step += max(3, step // 4)
+    assert seen == {False, True}
