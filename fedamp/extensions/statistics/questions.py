@@ -116,9 +116,9 @@ class Question(Section):
     norm: ClassVar[float] = 1.0
 
     @property
-    @abstractmethod
     def column_names(self) -> tuple[str, ...]:
-        """Columns that the question reads; an empty name: it counts records, whatever is in them."""
+        """Columns that the question reads, by default its ``column``; an empty name: whatever is in the records."""
+        return (getattr(self, "column", None) or "",)
 
     @property
     @abstractmethod
@@ -157,10 +157,6 @@ class CountQuestion(Question):
         if (self.column is None) != (not self.words):
             raise ValueError("give column and words, or neither")
         return self
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        return (self.column or "",)
 
     @property
     def number_of_cells(self) -> int:
@@ -225,10 +221,6 @@ class QuantileQuestion(Question):
         return Axis(column=self.column, bins=self.bins)
 
     @property
-    def column_names(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
     def number_of_cells(self) -> int:
         return len(self.bins) + 1
 
@@ -255,18 +247,15 @@ class MeanQuestion(Question, Range):
     """Count, sum and mean of numbers that are cut to a public range."""
 
     ask: Literal["mean"]
+    moments: ClassVar[int] = 2  # powers of a number, from the zeroth on
     norm: ClassVar[float] = math.sqrt(2)
 
     @property
-    def column_names(self) -> tuple[str, ...]:
-        return (self.column,)
-
-    @property
     def number_of_cells(self) -> int:
-        return 2
+        return self.moments
 
     def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
-        return _powers(self.scaled_values(columns[self.column]), 2)
+        return _powers(self.scaled_values(columns[self.column]), self.moments)
 
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         count, total = noisy.cells
@@ -291,14 +280,8 @@ class VarianceQuestion(MeanQuestion):
     """Count, sum, mean and variance of numbers that are cut to a public range; the variance divides by the count."""
 
     ask: Literal["variance"]  # type: ignore[assignment]
+    moments: ClassVar[int] = 3
     norm: ClassVar[float] = math.sqrt(3)
-
-    @property
-    def number_of_cells(self) -> int:
-        return 3
-
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
-        return _powers(self.scaled_values(columns[self.column]), 3)
 
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         yield from super().answer_numbers(noisy._replace(cells=noisy.cells[:2]))
