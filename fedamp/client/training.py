@@ -153,12 +153,11 @@ class StackTrainer:
         values, losses = [*start.values()], batches.weights.new_zeros(len(batches.counts), dtype=torch.float64)
         first = values
         for step, batch in enumerate(batches):
-            leaves = values  # what a step has made is nobody else's
-            if self.gives_copies or step == 0:
+            leaves, bfloat16 = values, self.config.precision == "bfloat16"  # what a step has made is nobody else's
+            if self.gives_copies or step == 0 or bfloat16:  # autocast keeps what it has cast, by the tensor
                 leaves = [value.clone() if self.gives_copies else value.detach() for value in values]
             for leaf in leaves:
                 leaf.requires_grad_()
-            bfloat16 = self.config.precision == "bfloat16"
             with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
                 given = [batches.inputs_of(batch), *arguments]
                 if self.gives_copies and step < batches.steps - 1:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
+from fedamp.client.capture import RecordedPrograms, can_record
 from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
@@ -277,6 +278,9 @@ class _PieceTrainer:
         self._ghost = GhostClipping(layers, rate, loss) if layers and single else None
         size = task.client.batch_size
         self.batch = None if size == "full" else size
+        # What the CPU draws or keeps for each client is no part of a recorded program.
+        self._is_fixed = not (piece.local or piece.random) and type(piece).arguments is Piece.arguments
+        self._programs = RecordedPrograms()
         self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
         stacked, fixed = self._trainer.stacked, self.batch if task.client.steps else None
         least, step = (stacked.least, stacked.places) if stacked else (2, None)
@@ -325,6 +329,27 @@ class _PieceTrainer:
             there: its tensors, on the device.
             round_clips: clipping norm of all parameters; or of the shared and of the split part.
         """
+        stack, numbers = waiting.stack, round_clips.numbers
+        fixed = self._is_fixed and (waiting.slots > 1 or self._ghost is not None or self._trainer.stacked is not None)
+        if numbers is None or not (fixed and can_record(self._trainer.device)):
+            return self._train_plainly(start, waiting, there, round_clips)
+        summed = [name for name in start if name not in self.piece.frozen]
+
+        def program(numbers: Tensor, *tensors: Tensor) -> list[Tensor]:
+            values, inputs = dict(zip(start, tensors, strict=False)), tensors[len(start) :]
+            trained = self._train_plainly(values, waiting, inputs, replace(round_clips, numbers=numbers))
+            clipped = trained.clipped
+            return [clipped.failed, clipped.clipped, trained.losses, *(clipped.sums[name] for name in summed)]
+
+        failed, longer, losses, *sums = self._programs.run(program, [numbers, *start.values(), *there])
+        clipped = ClippedSum(dict(zip(summed, sums, strict=True)), failed, longer)
+        records = stack.cohort.sizes if waiting.batches is None else waiting.batches.counts
+        return _TrainedSum(waiting, clipped, losses, records)
+
+    def _train_plainly(
+        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
+    ) -> "_TrainedSum":
+        """Train a stack operation by operation; see :meth:`train`."""
         piece, stack, task, clips = self.piece, waiting.stack, self.task, round_clips.clips
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         if self._ghost is not None:

@@ -1,0 +1,159 @@
+"""Recorded programs, without CUDA: a tape of torch's operations takes the place of a graph.
+
+Like a graph, the tape repeats operations on the memory that they had, and runs no Python of the program. So whatever
+a program takes from elsewhere than its inputs stays as it was when it was recorded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedamp import rng
+from fedamp.client import capture
+from fedamp.client.capture import RecordedPrograms
+from fedamp.client.worker import TrainingNode
+from tests.client.counted import Counts, counts_of
+from tests.client.federation import order_of
+from tests.client.second_device import ELSEWHERE, Elsewhere, SecondDevice
+from tests.client.test_device import CASES, setting
+
+
+def place(tensor: Tensor) -> int:
+    """Where the memory of a tensor begins."""
+    return (tensor.held if isinstance(tensor, Elsewhere) else tensor).untyped_storage().data_ptr()
+
+
+class Tape(TorchDispatchMode):
+    """Records operations; each replay writes their results to where they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for func, args, kwargs, out in self.calls:
+                taken = {place(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
+                for before, now in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                    if isinstance(before, Tensor) and place(before) not in taken:  # no view, and not in place
+                        before.copy_(now)
+
+
+def record(program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> tuple[Callable[[], object], list[Tensor]]:
+    with Tape() as tape:
+        outputs = program(*inputs)
+    return tape.replay, outputs
+
+
+@pytest.fixture(autouse=True)
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A second device whose programs are recorded."""
+    monkeypatch.setattr(capture, "record", record)
+    monkeypatch.setattr("fedamp.client.worker.can_record", lambda device: device == str(ELSEWHERE))
+    monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")  # other tests check that units keep apart
+    with SecondDevice():
+        yield
+
+
+CAPTURED = ["fully connected", "full batches", "Adam", "FedProx", "labels", "convolutional", "own", "normalised"]
+CAPTURED += ["coordinates", "records", "submodels", "tokens"]
+SLOW = "Adam", "FedProx", "labels", "convolutional", "tokens", "submodels", "full batches", "coordinates", "normalised"
+
+
+def rounds_of(name: str) -> tuple[list[Any], list[RecordedPrograms], Counts]:
+    """Rounds of other clients, from other models, at other clips; and what the last one dispatches."""
+    task, records, arrays = setting(**CASES[name])
+    node, found, counts = TrainingNode(task, records, str(ELSEWHERE)), [], Counts()
+    for number in range(5):
+        ids = list(range(number % 4, number % 4 + 4))
+        seeds = rng.client_seeds(0, "test", 1 + number, np.array(ids)).tolist()
+        moved = {key: array + np.float32(0.01 * number) for key, array in arrays.items()}
+        order = order_of(ids, task, seeds=seeds, arrays=moved)
+        order = replace(order, clips=tuple(clip / (1 + number) for clip in order.clips))
+        play = partial(lambda order: found.append(node.train(order)), order)
+        if number < 4:
+            play()
+        else:
+            counts = counts_of(play)
+    told = [(each.sums, each.failed, each.clipped, each.loss_sum, each.records) for each in found]
+    return told, [trainer._programs for trainer in node._trainers.values()], counts
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in CAPTURED])
+def test_replayed_rounds_have_the_bits_of_rounds_that_run_as_they_are(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayed, programs, last = rounds_of(name)
+    assert not any(each.refused for each in programs)
+    assert any(graph for each in programs for graph in each._graphs.values())
+    assert (last.into, last.home) == (1, 1)
+    monkeypatch.setattr("fedamp.client.worker.can_record", lambda device: False)
+    for (sums, *told), (expected, *others) in zip(replayed, rounds_of(name)[0], strict=True):
+        assert told == others
+        for key, value in sums.items():
+            np.testing.assert_array_equal(value, expected[key])
+
+
+@pytest.mark.parametrize("name", ["dropout", "own, one by one"])
+def test_what_the_cpu_draws_or_reads_for_each_client_is_not_recorded(name: str) -> None:
+    _, programs, _ = rounds_of(name)
+    assert not any(graph for each in programs for graph in each._graphs.values())
+
+
+def there(*numbers: float) -> Tensor:
+    return torch.tensor(numbers).to(ELSEWHERE)
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "a value": (lambda inputs: inputs * float(inputs.sum()), "_local_scalar_dense"),
+    "a shape": (lambda inputs: inputs.nonzero(), "nonzero"),
+    "a mask": (lambda inputs: inputs[inputs > 0], "index"),
+    "a copy": (lambda inputs: inputs + torch.ones(3).to(ELSEWHERE), "_to_copy"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_program_that_cannot_be_recorded_runs_as_it_is_and_the_operation_is_named(name: str) -> None:
+    program, operation = REFUSED[name]
+    programs = RecordedPrograms()
+    for number in range(3):
+        given = there(1.0 + number, -2.0, 3.0)
+        [found] = programs.run(lambda inputs: [program(inputs)], [given])
+        assert torch.equal(found.cpu(), program(given).cpu())
+    assert list(programs.refused.values()) == [operation]
+
+
+def test_a_program_that_holds_a_number_of_python_is_found_by_its_bits() -> None:
+    programs, calls = RecordedPrograms(), []
+
+    def program(inputs: Tensor) -> list[Tensor]:
+        calls.append(inputs)
+        return [inputs * len(calls)]
+
+    given = there(1.0, 2.0)
+    assert [programs.run(program, [given])[0].cpu().tolist() for _ in range(3)] == [[1.0, 2.0], [2.0, 4.0], [4.0, 8.0]]
+    assert list(programs.refused.values()) == ["its replay gives other bits"]
+
+
+def test_a_device_that_cannot_record_runs_programs_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(capture, "record", fails)
+    programs = RecordedPrograms()
+    for _ in range(3):
+        assert programs.run(lambda inputs: [inputs + 1], [there(1.0)])[0].cpu().tolist() == [2.0]
+    assert "not permitted" in next(iter(programs.refused.values()))
