@@ -162,5 +162,6 @@ def refuse_hooks(scenario: Section) -> None:
         ScenarioError: one line with the key, and why it needs them.
     """
     for section, key, needs in marked_keys(NeedsHooks):
-        if getattr(getattr(scenario, section), key):
-            raise ScenarioError(f"{section}.{key}: {needs.words}; expected: a run of fedamp")
+        if getattr(getattr(scenario, section) if section else scenario, key):
+            path = f"{section}.{key}".lstrip(".")
+            raise ScenarioError(f"{path}: {needs.words}; expected: a run of fedamp")

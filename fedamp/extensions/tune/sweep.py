@@ -317,15 +317,16 @@ class Sweep:
     def layout(self) -> Layout:
         """Put the first numeric key that varies on the horizontal axis; the other settings name the lines.
 
-        Without a numeric key the first one that varies is there, and lines have no order.
+        Without a numeric key the first one that varies is there, and lines have no order. Variants always name lines.
         """
-        across = next(filter(self._is_numeric, self.varied), next(iter(self.varied), ""))
+        others = [BUDGET] if VARIANT in self.grid and BUDGET in self.grid else [*self.varied, ""]
+        across = next(filter(self._is_numeric, self.varied), "" if others[0] == VARIANT else others[0])
         values = sorted(self.grid.get(across, [None]), key=lambda value: _order_of(value, self._is_numeric(across)))
         lines: dict[str, dict[int, Outcome]] = {}
         for outcome in self.outcomes:
             others = {key: value for key, value in outcome.settings.items() if key != across}
             lines.setdefault(settings_in_words(others) or "all runs", {})[
-                values.index(outcome.settings.get(across))
+                values.index(outcome.settings.get(across, values[0]))
             ] = outcome
         best = {place: _best_end([points.get(place) for points in lines.values()]) for place in range(len(values))}
         told = {

@@ -123,6 +123,14 @@ def test_a_numeric_key_is_across_wherever_it_stands(tmp_path):
     assert len(swept.plot("score").axes[0].get_lines()) == 2
 
 
+def test_variants_are_rows_at_a_single_budget_too(study, tmp_path):
+    single = STUDY | {"grid": {"privacy.epsilon": [2]}, "without_noise": False, "seeds": 1}
+    lines = fedamp.study(single, out=tmp_path / "out", jobs=1).markdown().splitlines()
+    assert lines[0] == "| variant | ε = 2 |"
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| all & each", "| half"]
+    assert fedamp.compare([tmp_path / "out"]).plot().axes[0].get_xlabel().startswith("privacy cost")
+
+
 def test_a_further_variant_plays_its_runs_alone(study, command, tmp_path):
     def times():
         return {file: file.stat().st_mtime_ns for file in (study.folder / "runs").glob("*/summary.json")}
