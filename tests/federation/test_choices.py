@@ -144,6 +144,10 @@ def test_an_entry_point_that_gives_no_extension_is_named(monkeypatch):
 
 def test_a_custom_app_is_refused_what_needs_hooks_and_nothing_else():
     """Also where the key of an extension is at the top of a scenario."""
-    refuse_hooks(small())
+    asked = small()
+    refuse_hooks(asked)
+    paid = asked.privacy.model_copy(update={"population": "people.db"})
     with pytest.raises(ScenarioError, match=r"^privacy\.population: a custom app charges no people"):
-        refuse_hooks(small("privacy.population=people.db"))
+        refuse_hooks(asked.model_copy(update={"privacy": paid}))
+    with pytest.raises(ScenarioError, match=r"^questions: a custom app answers no questions"):
+        refuse_hooks(asked.model_copy(update={"questions": "some"}))
