@@ -314,6 +314,7 @@ def calibrate_count(
 # The cost after each round: by law and Rényi divergences at some rounds, by sampling at all at once.
 
 _CHECKPOINTS, SAMPLED_CHECKPOINTS = 13, 7  # the most rounds at which a curve is computed, without and with sampling
+_FIRST_ROUNDS = 5  # of a spaced run that have draws of their own
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
 _CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
 _FEWEST = 5_000  # draws that rounds may share
@@ -380,10 +381,14 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
     if mechanism.is_sampled:
         with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
             highest = 2 * int(mechanism.sampled_profile().by_moments(delta).order)
+    shared, law_is_far = np.flatnonzero(spent[:-1] < np.inf), Fact.LAW_IS_FAR in mechanism.own_facts
+    if law_is_far and len(shared):  # draws that rounds share tell the first rounds of a spaced run not at all
+        first = np.setdiff1d(np.arange(shared[-1]), shared)[:_FIRST_ROUNDS].tolist()
+        checkpoints = sorted({*checkpoints, *first})
     for i in checkpoints:
         beginning = mechanism.after(asked[i])
-        # Draws of their own at a few rounds: those that rounds share tell some spaced ones less precisely.
-        known = spent[i] < np.inf and Fact.LAW_IS_FAR not in mechanism.own_facts
+        # Draws of their own at a few rounds of the first half, where shared ones are a few per cent off.
+        known = spent[i] < np.inf and not (law_is_far and 2 * asked[i] <= mechanism.span)
         quick = law_upper(beginning, delta, 300) if known else _quick_upper(beginning, delta, highest)
         spent[i] = min(spent[i], quick)
     less = {Fact.WORST_CASE_CHECKED, Fact.LESS_BY_MOMENTS} & mechanism.facts

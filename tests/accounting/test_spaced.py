@@ -260,3 +260,23 @@ def test_moments_of_a_beginning_are_those_of_all_tuples_of_sets(released, order)
         total += math.exp(sum(float(a @ b) for a, b in itertools.combinations(some, 2)))
     found = factor.tilted_factor(order).log_moment
     assert found == pytest.approx(math.log(total / len(signals) ** order), rel=1e-12, abs=1e-13)
+
+
+@pytest.mark.slow
+def test_the_first_rounds_of_a_curve_are_known_to_three_per_cent():
+    """After two rounds at most one of them is a person's: X on a grid of two outputs, by counts of schedules."""
+    event = Spaced(Gaussian(1.0), 4, 40, 4, (0.6, 0.4, 0.3))
+    starts = math.comb(40 - 3 * 3, 4)  # and those that begin in the first round: the others from round 5 on
+    first, second = math.comb(36 - 2 * 3, 3) / starts, math.comb(35 - 2 * 3, 3) / starts
+    column = np.array([1.0, 0.6]) / np.linalg.norm([1.0, 0.6, 0.4, 0.3])
+    z, step = np.linspace(-9, 11, 1601, retstep=True)
+    mass = np.multiply.outer(*2 * (np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * step,))
+    x, y = z[:, None], z[None]
+    ratio = 1 - first - second + first * np.exp(column[0] * x + column[1] * y - column @ column / 2)
+    ratio = ratio + second * np.exp(column[0] * y - column[0] ** 2 / 2)
+    spent = epsilon_over_rounds(event, 1e-5)[1]
+
+    def exact(epsilon):
+        return float((mass * np.maximum(ratio - math.exp(epsilon), 0)).sum())
+
+    assert exact(spent) <= 1e-5 <= exact(0.97 * spent)
