@@ -12,10 +12,12 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedamp.accounting.verify import worst_verdict
-from fedamp.errors import InputError
+from fedamp.errors import InputError, ScenarioError
+from fedamp.federation.choices import refuse_hooks
 from fedamp.runs.verification import verify_ledger
 from fedamp.testing import play_flower
 from tests.documentation import ROOT
+from tests.federations import small
 
 APP = ROOT / "docs" / "flower-app"
 
@@ -87,3 +89,14 @@ def test_the_quickstart_is_played_as_it_is_and_private(tmp_path, capsys):
     play_flower(tmp_path / "mine", nodes=10, run_config={"out": str(tmp_path / "closed")})
     assert worst_verdict(verify_ledger(tmp_path / "closed" / "private")) != "fail"
     assert not any(name.startswith("quickstart") for name in sys.modules)
+
+
+def test_a_custom_app_is_refused_what_needs_hooks_and_nothing_else():
+    """Also where the key of an extension is at the top of a scenario."""
+    asked = small()
+    refuse_hooks(asked)
+    paid = asked.privacy.model_copy(update={"population": "people.db"})
+    with pytest.raises(ScenarioError, match=r"^privacy\.population: a custom app charges no people"):
+        refuse_hooks(asked.model_copy(update={"privacy": paid}))
+    with pytest.raises(ScenarioError, match=r"^questions: a custom app answers no questions"):
+        refuse_hooks(asked.model_copy(update={"questions": "some"}))

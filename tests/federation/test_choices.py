@@ -15,7 +15,7 @@ from fedamp.extension import Extension, ExtensionError, offered
 from fedamp.federation import choices
 from fedamp.federation.added_keys import extend
 from fedamp.federation.check_in import AllCheckIn, CheckIn
-from fedamp.federation.choices import one_of, refuse_hooks
+from fedamp.federation.choices import one_of
 from fedamp.federation.contracts import refuse_unproved
 from tests.federations import small
 
@@ -140,14 +140,3 @@ def test_an_entry_point_that_gives_no_extension_is_named(monkeypatch):
     monkeypatch.setattr(extension, "entry_points", lambda group: [entry])
     with pytest.raises(ExtensionError, match=r"entry point sun of the group fedamp.extensions: math:pi is 3\.14"):
         extension.extensions.__wrapped__()
-
-
-def test_a_custom_app_is_refused_what_needs_hooks_and_nothing_else():
-    """Also where the key of an extension is at the top of a scenario."""
-    asked = small()
-    refuse_hooks(asked)
-    paid = asked.privacy.model_copy(update={"population": "people.db"})
-    with pytest.raises(ScenarioError, match=r"^privacy\.population: a custom app charges no people"):
-        refuse_hooks(asked.model_copy(update={"privacy": paid}))
-    with pytest.raises(ScenarioError, match=r"^questions: a custom app answers no questions"):
-        refuse_hooks(asked.model_copy(update={"questions": "some"}))
