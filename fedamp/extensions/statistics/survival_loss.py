@@ -37,7 +37,7 @@ class DiscreteTime(Loss):
 
     def each(self, outputs: "Tensor", labels: "Tensor") -> "Tensor":
         """Compute the loss of each record, [records]."""
-        logits = outputs.unflatten(1, (-1, 2))
+        logits = outputs.reshape(len(outputs), -1, 2)
         hazards = logits[..., 1] - logits[..., 0]  # their logits, [records, intervals]
         interval = labels // 2
         at_risk = torch.arange(hazards.shape[1], device=outputs.device) <= interval[:, None]
