@@ -21,7 +21,7 @@ MINUTES = {
     "speed.accounting": 25,
     "speed.scale": 10,
     "speed.zoo": 10,
-    "speed.gpu": 20,  # on a GPU; nothing without
+    "speed.gpu": 8,  # on a GPU; nothing without
     "speed.simulation": 10,
     "speed.deployment": 5,
     "speed.secure": 30,

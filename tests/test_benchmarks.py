@@ -1,5 +1,6 @@
 """The commands that measure: what they skip, what they leave behind, and that the pages show what is stored."""
 
+import itertools
 import json
 import re
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import benchmarks.__main__ as everything
 from benchmarks import record
 from benchmarks.record import ROOT, Finished, put_in, table
-from benchmarks.speed import deployment, simulation, simulators, zoo
+from benchmarks.speed import deployment, gpu, simulation, simulators, zoo
 from benchmarks.studies import correlated, demo, federation_tasks, federations, idea, lora_remedies, submodels
 from benchmarks.studies.federation_tasks import TASKS
 from benchmarks.studies.federations import Bench, Cell, cells
@@ -166,3 +167,24 @@ def test_a_figure_goes_to_its_place_and_never_silently_nowhere(tmp_path):
     with pytest.raises(ValueError, match="0 places <!-- gone -->"):
         put_in(page, "gone", "new")
     assert page.read_text() == text
+
+
+def test_the_benchmark_of_a_gpu_takes_eight_minutes_and_tells_ratios():
+    assert sum(gpu.SECONDS.values()) <= 480
+    assert gpu.SECONDS.keys() == gpu.PARTS.keys()
+    found = {
+        "MLP, 9: fedamp": {"clients_per_second": 6.0},
+        "MLP, 9: JAX": {"clients_per_second": 8.0},
+        "MLP, 9: pfl": {"problem": "not installed"},
+        "CNN, 9: JAX": {"clients_per_second": 8.0},
+    }
+    assert gpu.ratios(found) == {"MLP, 9": {"JAX": 0.75}}
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_a_gpu_runs_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(gpu, "workloads", lambda small: [replace(simulation.MLP, clients=4, rounds=1)])
+    found = dict(itertools.islice(gpu.speed("cpu", True), 3))
+    assert list(found) == [f"MLP 64-128-10, 4: {name}" for name in ("fedamp", "bare vmap", "captured vmap")]
+    assert not [figures for figures in found.values() if "problem" in figures]
+    assert gpu.ratios(found)["MLP 64-128-10, 4"].keys() == {"bare vmap", "captured vmap"}

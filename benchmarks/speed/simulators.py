@@ -112,8 +112,11 @@ def plain_loop(workload: dict[str, Any], device: str = "cpu") -> dict[str, Any]:
     return asdict(clock.measured)
 
 
-def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> dict[str, Any]:
-    """Nothing but ``torch.func.vmap`` over stacked clients, with clipping and noise; all data lie ready in memory."""
+def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu", captured: bool = False) -> dict[str, Any]:
+    """Nothing but ``torch.func.vmap`` over stacked clients, with clipping and noise; all data lie ready in memory.
+
+    ``captured``: the sums of a round are one CUDA graph, as one writes it by hand; on a CPU they are called.
+    """
     work, clock, dataset, module, model = _in_torch(workload, device)
     pieces = np.array_split(np.arange(work.clients), -(-work.clients // together))
     stacks = [tuple(part.to(device) for part in _stack(dataset, clients)) for clients in pieces]
@@ -132,16 +135,39 @@ def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu") -> d
         return {name: value * torch.clamp(CLIP / norm, max=1.0) for name, value in update.items()}
 
     every = vmap(train, in_dims=(None, 0, 0, 0))
-    for _ in range(work.rounds + WARM_UP):
+
+    def summed() -> dict[str, Tensor]:
         total = {name: torch.zeros_like(value) for name, value in model.items()}
         for stack in stacks:
             for name, value in every(model, *stack).items():
                 total[name] += value.sum(0)
-        model = _noisy(model, total, work.clients)
+        return total
+
+    play = _captured(summed) if captured and device != "cpu" else summed
+    for _ in range(work.rounds + WARM_UP):
+        for name, value in _noisy(model, play(), work.clients).items():
+            model[name].copy_(value)
         if device != "cpu":
             torch.cuda.synchronize()
         clock.round_done()
     return asdict(clock.measured)
+
+
+def _captured(action: Callable[[], Any]) -> Callable[[], Any]:
+    """Record an action of CUDA as a graph; the result lies in the same memory each time."""
+    aside = torch.cuda.Stream()
+    with torch.cuda.stream(aside):
+        action()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = action()
+
+    def replay() -> Any:
+        graph.replay()
+        return found
+
+    return replay
 
 
 def jax(workload: dict[str, Any], folder: str, together: int, threads: int, library: bool = False) -> dict[str, Any]:

@@ -114,6 +114,10 @@ class RecordedPrograms:
                 self._refuse(kind, "its replay gives other bits")
         return found
 
+    def forget(self) -> None:
+        """Free the memory of all graphs; programs are recorded again."""
+        self._graphs.clear()
+
     def _refuse(self, kind: object, why: str) -> None:
         """Run programs of a kind as they are from here on."""
         log.info("a stack runs operation by operation: %s", why)

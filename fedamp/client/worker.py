@@ -257,6 +257,7 @@ class _PieceTrainer:
     Attributes:
         batch: records in a gradient step; None: all of a client.
         places: gives the places for a client's records in a stack, by their number.
+        programs: of stacks, on a GPU that records them.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class _PieceTrainer:
         self.batch = None if size == "full" else size
         # What the CPU draws or keeps for each client is no part of a recorded program.
         self._is_fixed = not (piece.local or piece.random) and type(piece).arguments is Piece.arguments
-        self._programs = RecordedPrograms()
+        self.programs = RecordedPrograms()
         self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
         stacked, fixed = self._trainer.stacked, self.batch if task.client.steps else None
         least, step = (stacked.least, stacked.places) if stacked else (2, None)
@@ -341,7 +342,7 @@ class _PieceTrainer:
             clipped = trained.clipped
             return [clipped.failed, clipped.clipped, trained.losses, *(clipped.sums[name] for name in summed)]
 
-        failed, longer, losses, *sums = self._programs.run(program, [numbers, *start.values(), *there])
+        failed, longer, losses, *sums = self.programs.run(program, [numbers, *start.values(), *there])
         clipped = ClippedSum(dict(zip(summed, sums, strict=True)), failed, longer)
         records = stack.cohort.sizes if waiting.batches is None else waiting.batches.counts
         return _TrainedSum(waiting, clipped, losses, records)
@@ -762,6 +763,8 @@ class TrainingNode:
                 report.fail(int(clients[0]), one_line(error))
                 return []
             return [replace(members, units=half) for half in np.array_split(members.units, 2)]
+        for trainer in self._trainers.values():
+            trainer.programs.forget()  # of larger stacks, which keep their memory
         if slots == 1:  # how much memory a client needs follows from its records: the others train
             why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
             why += "client.batch_size or client.max_records, or engine.device: cpu"

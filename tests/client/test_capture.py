@@ -89,7 +89,7 @@ def rounds_of(name: str) -> tuple[list[Any], list[RecordedPrograms], Counts]:
         else:
             counts = counts_of(play)
     told = [(each.sums, each.failed, each.clipped, each.loss_sum, each.records) for each in found]
-    return told, [trainer._programs for trainer in node._trainers.values()], counts
+    return told, [trainer.programs for trainer in node._trainers.values()], counts
 
 
 @pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in CAPTURED])
