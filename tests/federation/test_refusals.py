@@ -30,6 +30,13 @@ def evaluated(more: str = "") -> str:
     return f"evaluation={{on: clients, noise_multiplier: 20{more}}}"
 
 
+ASKED = (
+    "questions={ask: {all: {ask: count}}}",
+    *("rounds=1", "check_in={scheme: all}", "server={}", "privacy={clip: 1, noise_multiplier: 1}"),
+    'model={name: "statistics:answers", options: {cells: 1}}',
+)
+
+
 BROKEN: list[tuple[ScenarioFact, str, str, tuple[str, ...]]] = [
     # the fact, the key that needs it, the key that breaks it, and a scenario with both
     (
@@ -124,6 +131,10 @@ BROKEN: list[tuple[ScenarioFact, str, str, tuple[str, ...]]] = [
     (facts.SHOWN_ONCE, "mixing", "server.momentum", (MIXING, "server={momentum: 0.5}")),
     (facts.SHOWN_ONCE, "mixing", "server.optimizer", (MIXING, "server={optimizer: adam}")),
     (facts.CLIP_FIXED, "mixing", "privacy.clip", (MIXING, "privacy.clip={initial: 0.1}")),
+    (facts.UNIT_IS_CLIENT, "questions", "privacy.unit", (*ASKED, "privacy.unit=sample", "client={}")),
+    (facts.TRAINED_HERE, "questions", "data.name", (*ASKED, EXTERNAL[0])),
+    (facts.GLOBAL_MODEL, "questions", "model.local", (*ASKED, "model.local=[answers]")),
+    (facts.WHOLE_MODEL, "questions", "submodels", (*ASKED, "submodels={scheme: disjoint, count: 2}")),
     (facts.UNIT_IS_CLIENT, "evaluation", "privacy.unit", (evaluated(), "privacy.unit=sample", "client={}")),
     (facts.TRAINED_HERE, "evaluation", "data.name", (evaluated(), *EXTERNAL)),
     (facts.GLOBAL_MODEL, "evaluation", "model.local", (evaluated(), LOCAL)),
