@@ -179,7 +179,7 @@ class RowCells(NamedTuple):
         below = "".join(f"\n\\par\\smallskip{{\\footnotesize {words.latex(note)}\\par}}\n" for note in notes)
         if not caption:
             return table + below
-        above = f"\\centering\n\\caption{{{words.latex(caption)}}}\n\\label{{{label}}}\n"
+        above = f"\\centering\n\\caption{{{words.latex(caption)}}}\n\\label{{{label}}}\n\\par\\smallskip\n"
         return f"\\begin{{table}}\n{above}{table}{below}\\end{{table}}\n"
 
 

@@ -319,8 +319,8 @@ class Sweep:
 
         Without a numeric key the first one that varies is there, and lines have no order. Variants always name lines.
         """
-        others = [BUDGET] if VARIANT in self.grid and BUDGET in self.grid else [*self.varied, ""]
-        across = next(filter(self._is_numeric, self.varied), "" if others[0] == VARIANT else others[0])
+        first = [BUDGET] if VARIANT in self.grid and BUDGET in self.grid else [*self.varied, ""]
+        across = next(filter(self._is_numeric, self.varied), "" if first[0] == VARIANT else first[0])
         values = sorted(self.grid.get(across, [None]), key=lambda value: _order_of(value, self._is_numeric(across)))
         lines: dict[str, dict[int, Outcome]] = {}
         for outcome in self.outcomes:
