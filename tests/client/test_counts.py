@@ -6,11 +6,14 @@ The time of a small model on a GPU is launches and round trips, and both can be 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
 
 from benchmarks.speed import zoo
 from fedamp import rng
 from fedamp.client import clipping
-from fedamp.client.worker import TrainingNode
+from fedamp.client.stacked_networks import ReluMaxPool
+from fedamp.client.worker import TrainingNode, TrainReport, _RoundClips
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
@@ -98,6 +101,24 @@ def test_records_are_copied_to_the_device_once_and_home_once() -> None:
     assert not found.reads
     assert not found.dependent
     assert (found.into, found.home) == (1, 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_program_of_a_stack_runs_without_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReluMaxPool, "forward", lambda self, inputs: F.max_pool2d(F.relu(inputs), 2))  # as on a GPU
+    inputs, labels = zoo.records_of(MODELS[name], CLIENTS * RECORDS)
+    prepared, node = zoo.prepared_of(MODELS[name], (inputs, labels, np.repeat(np.arange(CLIENTS), RECORDS)))
+    order, report = zoo.order_of(prepared, range(CLIENTS)), TrainReport()
+    [waiting] = node._next_wave(node._members(order, {}, report), [], report)
+    submodel, numbers = waiting.members.submodel, torch.from_numpy(clipping.clip_numbers(order.clips))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # what asks for a value raises there
+        start = {key: mode.from_tensor(value) for key, value in submodel.start.items()}
+        clips = _RoundClips(1, order.clips, mode.from_tensor(numbers))
+        tensors = [mode.from_tensor(each) for each in waiting.tensors]
+        trained = submodel.trainer._train_plainly(start, waiting, tensors, clips)
+    assert {key: total.shape for key, total in trained.clipped.sums.items()} == {
+        key: value.shape for key, value in start.items()
+    }
 
 
 def test_a_count_sees_what_it_is_for() -> None:
