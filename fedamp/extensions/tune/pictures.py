@@ -120,9 +120,9 @@ def _final_scores(sweep: Sweep, unamplified: bool = False) -> Figure:
 
 def _draw_unamplified(axes: Axes, budget: float, height: float, cost: float | None, looks: dict[str, Any]) -> None:
     """Draw a point also at its charge without amplification, hollow, with a line to its budget."""
-    if cost is not None:
+    if cost is not None and cost > 1.01 * budget:  # else it would cover the filled point
         axes.plot([budget, cost], [height, height], linewidth=0.8, **GREY)
-        axes.plot(cost, height, color=looks["color"], marker=looks["marker"], mfc="white", linestyle="")
+        axes.plot(cost, height, color=looks["color"], marker=looks["marker"], mfc="white", linestyle="", markersize=5)
 
 
 def _label_across(axes: Axes, sweep: Sweep, layout: Layout, places: list[float], far: bool) -> None:
