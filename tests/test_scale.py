@@ -117,7 +117,7 @@ def test_a_round_holds_no_more_than_four_copies_of_the_model():
         return Message(answer.content(orders[2 + number]), reply_to=asked)
 
     def play() -> None:
-        aggregate = pipeline.aggregate(state, 1, (reply(number) for number in range(len(cohort))), orders, {})
+        aggregate = pipeline.sum_replies(state, 1, (reply(number) for number in range(len(cohort))), orders, {})
         assert aggregate.reported == len(cohort)
         pipeline.release(state, 1, aggregate, needs_quorum=False)
 

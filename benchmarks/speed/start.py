@@ -35,7 +35,7 @@ sys.argv = ["fedamp", *sys.argv[1:]]
 from fedamp.__main__ import main
 if sys.argv[1] == "run":
     from fedamp.strategies.private import PrivateStrategy
-    PrivateStrategy.configure_train = end
+    PrivateStrategy.order_round = end
 main()
 """
 COMPLETION = {"_FEDAMP_COMPLETE": "complete_bash", "COMP_WORDS": "fedamp run digits --set privacy.", "COMP_CWORD": "4"}

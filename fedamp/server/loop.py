@@ -12,7 +12,7 @@ budget.
 import signal
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +20,6 @@ from time import perf_counter
 from types import FrameType
 
 import numpy as np
-from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -37,7 +36,7 @@ from fedamp.server.moments import standardised
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
-from fedamp.strategies.private import PrivateStrategy
+from fedamp.strategies.private import AskedRound, PrivateStrategy
 
 PROMPTLY = 0.5  # seconds that the main thread has to stop after the second Ctrl-C
 
@@ -80,16 +79,16 @@ def rounds(
                     strategy.units_left = hooks.units_left()
                     began = perf_counter()
                     # 1. Order: the hidden cohort of the round is assigned to nodes, each with its submodel.
-                    messages = list(strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+                    asked = strategy.order_round(round_, grid)
                     # 2. Train: each node trains its units, clips each update, and adds them up. Meanwhile the next
                     # cohort is drawn.
                     following = meanwhile.submit(strategy.prepare, round_ + 1) if round_ < plan.last_round else None
-                    replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
+                    replies = grid.send_and_receive(asked.messages, timeout=deadline) if asked.messages else []
                     if following is not None:
                         following.result()
                     # 3. Sum: the replies are checked and added up. The sum is private, and stays here.
-                    aggregate = strategy.aggregate(round_, replies)
-                    del messages, replies  # their arrays would be in memory while clients train
+                    aggregate = strategy.sum_replies(asked, replies)
+                    del asked, replies  # their arrays would be in memory while clients train
                     # 4. Release: quorum and budget allow it; noise is added, and the server takes its step.
                     costs.result()
                     state, release = strategy.pipeline.release(strategy.state, round_, aggregate)
@@ -173,15 +172,14 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
     Returns:
         The sum of the clipped updates; it is private.
     """
-    return _asked(strategy, grid, round_, strategy.configure_train(round_, strategy.arrays(), ConfigRecord(), grid))
+    return _collect_sum(strategy, grid, strategy.order_round(round_, grid))
 
 
-def _asked(strategy: PrivateStrategy, grid: Grid, round_: int, orders: Iterable[Message]) -> Aggregate:
-    """Send orders, wait until the deadline of a round, and add up the replies."""
-    messages = list(orders)
+def _collect_sum(strategy: PrivateStrategy, grid: Grid, asked: AskedRound) -> Aggregate:
+    """Send the messages of a round, wait until its deadline, and add up the replies."""
     deadline = strategy.plan.scenario.federation.round_deadline
-    replies = grid.send_and_receive(messages, timeout=deadline) if messages else []
-    return strategy.aggregate(round_, replies)
+    replies = grid.send_and_receive(asked.messages, timeout=deadline) if asked.messages else []
+    return strategy.sum_replies(asked, replies)
 
 
 def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> SideRelease:
@@ -197,10 +195,8 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
     Raises:
         FederationError: too few of them answered; nothing was released.
     """
-    messages, plan, side = list(strategy.configure_side_sum(grid, units)), strategy.plan, strategy.plan.side_sum
-    replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline) if messages else []
-    aggregate = strategy.aggregate(plan.scenario.rounds + 1, replies)
-    count = plan.units if units is None else len(units)
+    side, count = strategy.plan.side_sum, strategy.plan.units if units is None else len(units)
+    aggregate = _collect_sum(strategy, grid, strategy.order_side_sum(grid, units))
     assert side is not None, "the strategy has asked for it"
     strategy.pipeline.check_reported(side.key, count, aggregate)
     aggregate.check_possible()

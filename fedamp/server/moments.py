@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from fedamp import rng
@@ -66,9 +65,9 @@ def _release_statistics(step: Standardise, inputs: RunInputs, grid: Grid, units_
     pipeline = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise)
     strategy = PrivateStrategy(pipeline, task, pipeline.start(parameters))
     strategy.units_left = units_left
-    messages = list(strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid))
-    replies = grid.send_and_receive(messages, timeout=plan.scenario.federation.round_deadline)
-    release = strategy.release(1, strategy.aggregate(1, replies))
+    asked = strategy.order_round(1, grid)
+    replies = grid.send_and_receive(asked.messages, timeout=plan.scenario.federation.round_deadline)
+    release = strategy.release(1, strategy.sum_replies(asked, replies))
     return step.released(release.parameters[STATISTICS], plan.units)
 
 

@@ -111,7 +111,7 @@ class ReleasePipeline:
         """Compute the clipping norm of every part in the coming round."""
         return [part.clip * state.clip_scale for part in self.plan.parts]
 
-    def asked(self, round_: int) -> ModelParts:
+    def parts_of_sum(self, round_: int) -> ModelParts:
         """Return the parts of a round's sum, the same for all nodes.
 
         A side sum is a part of some rounds; after the last round it stands alone.
@@ -121,7 +121,7 @@ class ReleasePipeline:
             return self.model
         return self.model.with_side_sum(side.number_of_cells, round_ <= rounds)
 
-    def aggregate(
+    def sum_replies(
         self,
         state: ServerState,
         round_: int,
@@ -138,7 +138,7 @@ class ReleasePipeline:
             orders: by the id of the node.
             names: of the nodes, for the log.
         """
-        model, trains = self.asked(round_), round_ <= self.plan.scenario.rounds
+        model, trains = self.parts_of_sum(round_), round_ <= self.plan.scenario.rounds
         clips = [*(self.clips(state) if trains else ()), *([1.0] if SIDE_SUM in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
         asked = RoundOrders(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)

@@ -10,8 +10,8 @@ with an order is in :mod:`fedamp.client.app`.
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,13 +72,30 @@ def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = Fa
     return batches
 
 
+@dataclass(frozen=True)
+class AskedRound:
+    """The messages of a round, and what their replies are held against.
+
+    Attributes:
+        round: number of the round, from 1; the one after the last round has a side sum alone.
+        orders: by the id of the node.
+        messages: of the orders, to be sent.
+        units_left: number of units of the cohort that got no order, because their people have left.
+    """
+
+    round: int
+    orders: Mapping[int, RoundOrder] = field(default_factory=dict)
+    messages: Sequence[Message] = ()
+    units_left: int = 0
+
+
 class PrivateStrategy(Strategy):
     """Strategy that plays a plan over a Flower ``Grid``.
 
-    A round is :meth:`configure_train`, the nodes' replies, and :meth:`aggregate_train` (:meth:`aggregate`, then
-    :meth:`release`). The noisy sum is divided by a public, fixed denominator. Units that fail, are late or have no host
-    contribute zero and are not rescheduled; an empty cohort still releases its noise. A round beyond the budget is
-    refused before any client is asked.
+    A round is :meth:`order_round`, the nodes' replies, :meth:`sum_replies` and :meth:`release`. Flower's own loop calls
+    :meth:`configure_train` and :meth:`aggregate_train`, which do the same. The noisy sum is divided by a public, fixed
+    denominator. Units that fail, are late or have no host contribute zero and are not rescheduled; an empty cohort
+    still releases its noise. A round beyond the budget is refused before any client is asked.
 
     Args:
         pipeline: the plan, and the steps of a release.
@@ -98,13 +115,11 @@ class PrivateStrategy(Strategy):
         self.plan: Plan = pipeline.plan
         self.roster = NodeRoster(self.plan.scenario.federation, self.plan.units)
         self.collected: Aggregate | None = None
-        self._orders: dict[int, RoundOrder] = {}
-        self._messages: list[Message] = []
+        self._asked = AskedRound(0)  # for Flower's loop alone
         self._task_json = task.to_json()
         self._batches: tuple[int, list[Rows]] = (0, [])
         self.dummies = False
         self.units_left: frozenset[int] = frozenset()
-        self._not_asked = 0
 
     def round_bytes(self, units: int) -> int:
         """Count the bytes of an order with the whole model and of its answer, for a node that hosts so many units."""
@@ -133,41 +148,52 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Make a message to every node that hosts a unit of the cohort.
+        """Make the messages of a round, as Flower's loop asks for them.
+
+        Args:
+            server_round, config, grid: as of :meth:`order_round`.
+            arrays: not used; the strategy sends the model of its own state.
+
+        Raises:
+            FederationError, DeploymentError: as :meth:`order_round`.
+        """
+        self._asked = self.order_round(server_round, grid, config)
+        return self._asked.messages
+
+    def order_round(self, round_: int, grid: Grid, config: ConfigRecord | None = None) -> AskedRound:
+        """Make an order for every node that hosts a unit of the cohort.
 
         A node gets a submodel instead of the model if its units train only that one. With dummies every node of the
         roster gets the model, also one without a unit to train (``federation.answer_after``).
 
         Args:
-            server_round: from 1.
-            arrays: not used; the strategy sends the model of its own state.
-            config: for a custom app.
+            round_: from 1.
             grid: the nodes.
+            config: for a custom app.
 
         Raises:
             FederationError: the round would exceed the budget.
             DeploymentError: the nodes are real, and the scenario does not permit them any units.
         """
-        self.pipeline.check_budget(server_round)
+        self.pipeline.check_budget(round_)
         plan, masked = self.plan, self.pipeline.aggregator.plays(grid)
         self.dummies = plan.asks_every_node and not flower.is_simulated(grid)
-        self.prepare(server_round)
+        self.prepare(round_)
         self.collected = None  # its sums would be in memory while clients train
         batches, all_answer = [] if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
-        cells = math.prod(self.pipeline.asked(server_round).shapes.get(SIDE_SUM, (0,)))
-        self._orders = {}
-        for node, units in self._assigned(grid, batches, all_answer).items():
+        cells = math.prod(self.pipeline.parts_of_sum(round_).shapes.get(SIDE_SUM, (0,)))
+        (assigned, units_left), orders = self._assigned(grid, batches, all_answer), dict[int, RoundOrder]()
+        for node, units in assigned.items():
             submodels = set(units["submodel"][units["id"] != NO_UNIT].tolist())
             one = len(submodels) == 1 and node not in self.roster.everywhere and not (all_answer or cells)
-            self._orders[node] = self._order(
-                server_round, units, submodels.pop() if one else WHOLE, cells=cells, config=dict(config or {})
-            )
-        return self._ask(grid, server_round)
+            extracted = submodels.pop() if one else WHOLE
+            orders[node] = self._order(round_, units, extracted, cells=cells, config=dict(config or {}))
+        return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
 
-    def configure_side_sum(self, grid: Grid, units: NDArray[np.int64] | None = None) -> Iterable[Message]:
-        """Make a message to every node that hosts some units, to ask for their side sum over the released model.
+    def order_side_sum(self, grid: Grid, units: NDArray[np.int64] | None = None) -> AskedRound:
+        """Make an order for every node that hosts some units, to ask for their side sum over the released model.
 
-        The replies go to :meth:`aggregate`, whose sum goes to :meth:`ReleasePipeline.side_release`: one use of the
+        The replies go to :meth:`sum_replies`, whose sum goes to :meth:`ReleasePipeline.side_release`: one use of the
         units' data, which costs :meth:`fedamp.federation.side_sums.SideSum.cost`. It trains nobody.
 
         Args:
@@ -182,11 +208,11 @@ class PrivateStrategy(Strategy):
         order = RoundOrder(
             self._task_json, round_, (1.0,), arrays=self.state.model, cells=side.number_of_cells, trains=False
         )
-        assigned = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
-        self._orders = {node: replace(order, rows=own) for node, own in assigned.items()}
-        return self._ask(grid, round_)
+        assigned, units_left = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
+        orders = {node: replace(order, rows=own) for node, own in assigned.items()}
+        return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
 
-    def _assigned(self, grid: Grid, batches: Iterable[Rows], all_answer: bool) -> dict[int, Rows]:
+    def _assigned(self, grid: Grid, batches: Iterable[Rows], all_answer: bool) -> tuple[dict[int, Rows], int]:
         """Assign units to nodes; in a deployment there are rows for all units that a node hosts.
 
         Args:
@@ -195,35 +221,36 @@ class PrivateStrategy(Strategy):
             all_answer: whether nodes without any of them are asked, too, so that all nodes do the same.
 
         Returns:
-            The rows of each node, by its id.
+            The rows of each node, by its id; and how many units of the batches are left out.
         """
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        self._not_asked = 0
+        left_out = 0
         if left := list(self.units_left):
             each = [(batch, np.isin(batch["id"], left)) for batch in batches]
-            self._not_asked = sum(int(np.count_nonzero(batch["counted"] & out)) for batch, out in each)
+            left_out = sum(int(np.count_nonzero(batch["counted"] & out)) for batch, out in each)
             batches = [batch[~out] for batch, out in each if not out.all()]
         hosted, assigned = Counter(self.roster.host_of.values()), self.roster.assign(batches)
         if all_answer:
             assigned = {node: assigned.get(node, np.zeros(0, UNIT)) for node in sorted(hosted)}
         if flower.is_simulated(grid):
-            return assigned
-        return {node: padded(own, max(len(own), hosted[node] or self.plan.units)) for node, own in assigned.items()}
+            return assigned, left_out
+        most = {node: hosted[node] or self.plan.units for node in assigned}
+        return {node: padded(own, max(len(own), most[node])) for node, own in assigned.items()}, left_out
 
-    def _ask(self, grid: Grid, round_: int) -> list[Message]:
+    def _with_messages(self, grid: Grid, asked: AskedRound) -> AskedRound:
         """Make the messages of the orders, with each node's secret, after the exchanges that come before."""
         roster, pipeline, secrets = self.roster, self.pipeline, self.roster.secrets
-        orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in self._orders.items()}
+        orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in asked.orders.items()}
         names = {node: roster.registered(node) for node in orders}
-        self._orders = pipeline.aggregator.prepare(orders, grid, names, pipeline.asked(round_).shapes)
-        self._messages = [Message(order.content(), node, "train") for node, order in self._orders.items()]
-        return self._messages
+        orders = pipeline.aggregator.prepare(orders, grid, names, pipeline.parts_of_sum(asked.round).shapes)
+        messages = [Message(order.content(), node, "train") for node, order in orders.items()]
+        return replace(asked, orders=orders, messages=messages)
 
-    def aggregate(self, server_round: int, replies: Iterable[Message]) -> Aggregate:
+    def sum_replies(self, asked: AskedRound, replies: Iterable[Message]) -> Aggregate:
         """Add up the replies to the messages of a round.
 
         Args:
-            server_round: of the messages.
+            asked: the round, as :meth:`order_round` or :meth:`order_side_sum` returned it.
             replies: in any order; those that answer nothing, or are no valid answers, are refused.
 
         Returns:
@@ -233,19 +260,19 @@ class PrivateStrategy(Strategy):
             FederationError: a protocol of secure aggregation has too few nodes left.
         """
         came, roster = list(replies), self.roster
-        honest = flower.answers(self._messages, came)
+        honest = flower.answers(asked.messages, came)
         answered = {reply.metadata.src_node_id for reply in honest}
-        roster.note(self._orders, answered)
-        names = {node: roster.name(node) for node in self._orders}
-        self.collected = self.pipeline.aggregate(self.state, server_round, honest, self._orders, names)
+        roster.note(asked.orders, answered)
+        names = {node: roster.name(node) for node in asked.orders}
+        self.collected = self.pipeline.sum_replies(self.state, asked.round, honest, asked.orders, names)
         self.collected.refused_nodes += len(came) - len(honest)
-        self.collected.units_left = self._not_asked
+        self.collected.units_left = asked.units_left
         failed = [reply for reply in honest if reply.has_error()]
         again = [reply for reply in failed if reply.error.code == flower.STARTED_AGAIN]
         roster.forget({reply.metadata.src_node_id for reply in again})
-        late = sorted(set(self._orders) - answered)
+        late = sorted(set(asked.orders) - answered)
         errors = [*roster.errors.values(), *(f"node {roster.name(node)} did not answer in time" for node in late)]
-        hosted = any(order.counted for order in self._orders.values())
+        hosted = any(order.counted for order in asked.orders.values())
         self.collected.errors += errors if hosted else [*errors, "no connected node hosts any of them"]
         return self.collected
 
@@ -272,7 +299,7 @@ class PrivateStrategy(Strategy):
         Raises:
             FederationError, DivergedError: as :meth:`release`; nothing was released.
         """
-        aggregate = self.aggregate(server_round, replies)
+        aggregate = self.sum_replies(self._asked, replies)
         self.release(server_round, aggregate)
         aggregate.check_possible()
         return self.arrays(), MetricRecord({"epsilon": float(self.plan.charge.epsilon_by_round[server_round - 1])})

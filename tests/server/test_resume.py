@@ -190,12 +190,12 @@ LONG_OPERATION = """
 import ctypes, signal
 from fedamp.strategies.private import PrivateStrategy
 
-def aggregate(self, *_):
+def sum_replies(self, *_):
     print("begins", flush=True)
     while ctypes.CDLL(None).sleep(100_000):  # as inside of torch: a signal wakes it, and no handler of Python is called
         pass
 
-PrivateStrategy.aggregate = aggregate
+PrivateStrategy.sum_replies = sum_replies
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.siginterrupt(signal.SIGINT, False)
 """

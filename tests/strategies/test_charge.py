@@ -194,9 +194,9 @@ def play(scenario, silent_scenario, grid: SerialGrid) -> Run:
         (reply,) = grid.send_and_receive([message])
         strategy.aggregate_train(round_, [reply])
         for other, replies in zip(branches, ([reply], []), strict=True):
-            (same,) = other.configure_train(round_, other.arrays(), ConfigRecord(), grid)
-            flower.set_message_id(same, message.metadata.message_id)
-            aggregate = other.aggregate(round_, replies)
+            asked = other.order_round(round_, grid)
+            flower.set_message_id(asked.messages[0], message.metadata.message_id)
+            aggregate = other.sum_replies(asked, replies)
             other.state, _ = other.pipeline.release(other.state, round_, aggregate, needs_quorum=False)
         plain, still = (other.state for other in branches)
         run.rounds.append(

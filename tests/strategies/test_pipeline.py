@@ -18,6 +18,7 @@ from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies import PrivateStrategy
 from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, RoundOrders
+from fedamp.strategies.private import AskedRound
 from tests.federations import small
 from tests.orders import order_in
 
@@ -61,7 +62,7 @@ def test_a_release_is_the_step_of_the_model(grid):
 def test_nothing_changes_below_quorum_beyond_the_budget_or_out_of_turn(override, round_, words, grid):
     prepared = prepare(small(override))
     strategy = prepared.strategy(prepared.state)
-    nobody = strategy.aggregate(round_, [])
+    nobody = strategy.sum_replies(AskedRound(round_), [])
     sums = {name: array.copy() for name, array in nobody.sums.items()}
     with pytest.raises(FederationError, match=words):
         strategy.release(round_, nobody)
@@ -167,10 +168,10 @@ def test_a_forged_or_replayed_reply_is_left_out(grid, caplog):
     (message,) = strategy.configure_train(1, strategy.arrays(), ConfigRecord(), grid)
     (old,) = grid.send_and_receive([message])
     strategy.aggregate_train(1, [old])
-    (message,) = strategy.configure_train(2, strategy.arrays(), ConfigRecord(), grid)
-    (new,) = grid.send_and_receive([message])
-    honest = strategy.aggregate(2, [new])
-    aggregate = strategy.aggregate(2, [old, new])
+    asked = strategy.order_round(2, grid)
+    (new,) = grid.send_and_receive(asked.messages)
+    honest = strategy.sum_replies(asked, [new])
+    aggregate = strategy.sum_replies(asked, [old, new])
     assert (aggregate.refused_nodes, aggregate.reported) == (1, 60)
     assert all(np.array_equal(aggregate.sums[name], honest.sums[name]) for name in honest.sums)
     assert "was left out: it answers no request" in caplog.text

@@ -97,14 +97,13 @@ class _Rescheduling(private.PrivateStrategy):
         super().__init__(*arguments)
         self.plan.__dict__["attendance"] = _WithRescheduled(self.plan.attendance)
 
-    def aggregate(self, server_round, replies):
+    def sum_replies(self, asked, replies):
         replies = list(replies)
-        orders = self._orders
-        answers = [RoundAnswer.of(reply.content, orders[reply.metadata.src_node_id]) for reply in replies]
+        answers = [RoundAnswer.of(reply.content, asked.orders[reply.metadata.src_node_id]) for reply in replies]
         reported = [unit for answer in answers for unit in answer.reported]
-        cohort = self.plan.attendance.cohort_of(server_round)
+        cohort = self.plan.attendance.cohort_of(asked.round)
         self.plan.attendance.owed = np.setdiff1d(cohort, np.array(reported, dtype=np.int64))
-        return super().aggregate(server_round, replies)
+        return super().sum_replies(asked, replies)
 
 
 def failures_rescheduled(monkeypatch):
