@@ -1,10 +1,12 @@
 """How little a command imports and computes before it answers: by counts, because no outcome may depend on seconds."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from benchmarks.speed.start import modules, packages
-from fedamp.accounting import arithmetic
+from fedamp.accounting import Allocation, Gaussian, arithmetic, search
 from fedamp.accounting.sampling import PRECISION
 from fedamp.federation import kept_answers
 from fedamp.federation.plan import make_plan
@@ -74,6 +76,31 @@ def test_the_guarantee_needs_no_curve_over_the_rounds(monkeypatch):
     assert charge.guaranteed_epsilon == charge.planned_epsilon
     monkeypatch.undo()
     assert charge.epsilon_by_round[-1] == charge.planned_epsilon.upper
+
+
+def test_rounds_share_draws_and_have_few_candidates(monkeypatch):
+    """A sum over blocks of rounds; the draws follow from fixed seeds."""
+    work, certify = [], search.certify_deltas
+
+    def counted(proposal, above, below, draws, failure):
+        work.append((above.size, draws * proposal.run.factors[0].rounds))
+        return certify(proposal, above, below, draws, failure)
+
+    monkeypatch.setattr(search, "certify_deltas", counted)
+    search._over_rounds.cache_clear()
+    search.epsilon_over_rounds(Allocation(Gaussian(1.2), 4, 10), 1e-5)
+    candidates, ratios = map(sum, zip(*work, strict=True))
+    assert candidates == 9 * 11
+    assert ratios < 2_500_000
+
+
+def test_beyond_round_100_few_rounds_are_sampled():
+    rounds = tuple(range(1, 1001))
+    places = search._rounds_to_sweep(rounds)
+    assert places[:100] == list(range(100))
+    assert places[-1] == 999
+    assert len(places) < 400
+    assert all(rounds[after] <= 1.011 * rounds[before] for before, after in pairwise(places[99:]))
 
 
 @pytest.mark.parametrize(
