@@ -318,13 +318,17 @@ ALLOWED = {
     },
     "engines/ray.py": {"self._output.open('ab')": "writes the log of a run folder, which holds no pipe (refuse_link)"},
     "engines/flower.py": {
-        "open(self.baseFilename, self.mode, encoding='utf-8', opener=as_its_folder)": "as engines/ray.py",
+        "open(self.baseFilename, 'a', encoding='utf-8', opener=as_its_folder)": "as engines/ray.py",
     },
     "report/style.py": {"open(file, 'wb', opener=as_its_folder)": "writes a picture"},
     "federation/contracts.py": {"Path(inspect.getfile(base)).read_bytes()": "an installed package"},
     "federation/kept_answers.py": {"file.read_bytes()": "the installed package itself"},
     "extensions/population/store.py": {
-        "os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file"
+        "os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file",
+        "MACHINE_ID.read_bytes()": "of the system",
+    },
+    "extensions/population/papers.py": {
+        "(Path(__file__).parent / 'templates' / f'{name}.{language}.md.j2').read_text('utf-8')": "installed",
     },
     "extensions/pages/release.py": {
         "packed.open('wb')": "makes a file in a folder that this process has just made",

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedamp.base.devices import one_thread
+from fedamp.base.reading import read_regular
 from fedamp.engines import flower
 from fedamp.engines.simulation import FIRST_NODE, SimulationGrid, load_app
 from fedamp.errors import InputError
@@ -141,7 +142,7 @@ def _found(app: str | Path | Apps) -> Iterator[tuple[Apps, dict[str, Value] | No
         return
     folder = Path(app).resolve()
     try:
-        said = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+        said = tomllib.loads(read_regular(folder / "pyproject.toml").decode())["tool"]["flwr"]["app"]
         paths = said["components"]["serverapp"], said["components"]["clientapp"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"

@@ -46,6 +46,7 @@ _STEPS = {2: 50, 3: 20, 4: 9, 5: 6, 6: 5}  # of each weight, so that a grid has 
 # Rounding: the second model is drawn this much less often than a half-space allows. The first margin that keeps the
 # budget is taken.
 _MARGINS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)
+_RAISES = 2  # how often the weight of a model grows to what the accountant allows beyond the theorem
 _ORDERS = search_orders(256)
 
 
@@ -170,7 +171,7 @@ def select(request: MergeRequest, candidates: MergeCandidates) -> ChosenWeights:
                 f"no weights keep epsilon <= {request.epsilon:g} at delta = {delta:g}; "
                 f"the most private model alone costs {cheapest:.4g}"
             )
-        weights = max(best.values(), key=rank)
+        weights = _raised_weights(mechanisms, max(best.values(), key=rank), request.epsilon, delta)
     mechanism, cost = RandomSelection(mechanisms, weights), selection_epsilon(mechanisms, weights, delta)
     return ChosenWeights(tuple(mechanism.weights), mechanism, cost, chosen_by, assumptions, best)
 
@@ -227,6 +228,32 @@ def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: flo
             tried = (_weights_of_pair(models, first, second, share * (1 - margin)) for margin in _MARGINS)
             best[name] = next(row for row in tried if selection_epsilon(mechanisms, row, delta).upper <= epsilon)
     return best
+
+
+def _raised_weights(mechanisms: Sequence[Mechanism], weights: Weights, epsilon: float, delta: float) -> Weights:
+    """Raise the weight of the second of two models where the accountant charges less than Theorems 5.1 and 5.2.
+
+    It grows as Theorem 5.2's own would from the epsilon that is really spent to the budget.
+    """
+    used = sorted(
+        (index for index, weight in enumerate(weights) if weight),
+        key=lambda index: mechanisms[index].epsilon(delta).upper,
+    )
+    if len(used) != 2:
+        return weights
+    pair = [mechanisms[index] for index in used]
+    for _ in range(_RAISES):
+        cost = selection_epsilon(mechanisms, weights, delta).upper
+        (low,), (high,) = (_costs_by_privacy_loss(pair, at, delta) for at in (cost, epsilon))
+        if not high[0] < high[1] or not low[0] < min(low[1], 1.0):
+            break
+        grown = (1 - high[0]) / (high[1] - high[0]) * (low[1] - low[0]) / (1 - low[0])
+        share = float(weights[used[1]]) * 0.999 * grown  # the rest is for what the theorem does not tell
+        raised = _weights_of_pair(len(weights), used[0], used[1], min(1.0, share))
+        if share <= weights[used[1]] or selection_epsilon(mechanisms, raised, delta).upper > epsilon:
+            break
+        weights = raised
+    return weights
 
 
 def _costs_by_privacy_loss(mechanisms: Sequence[Mechanism], epsilon: float, delta: float) -> Array:

@@ -111,7 +111,7 @@ def write_certificate(
         try:
             papers.write_both(text, beside, "certificate", language)
             write_atomically(beside / CERTIFICATE, text_of(answer).encode())
-            digests = {name: hashlib.sha256((beside / name).read_bytes()).hexdigest() for name in FILES}
+            digests = {name: _digest(beside / name) for name in FILES}
             public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
             manifest: dict[str, Any] = {"format": FORMAT, "written_by": WRITTEN_BY, "name": person}
             manifest |= {"head": contents.head, "files": digests, "public_key": public_key}
@@ -146,7 +146,7 @@ def verify_certificate(
         manifest, told = (json.loads(read_regular(folder / name)) for name in (SIGNATURE, CERTIFICATE))
         wrong = next((name for name in FILES if _digest(folder / name) != manifest["files"][name]), None)
         wrong = wrong or next((each.name for each in folder.iterdir() if each.name not in (*FILES, SIGNATURE)), None)
-        as_written = (folder / SIGNATURE).read_text() == text_of(manifest) and manifest["format"] == FORMAT
+        as_written = read_regular(folder / SIGNATURE).decode() == text_of(manifest) and manifest["format"] == FORMAT
         found = f"{wrong} is not as it was signed" if wrong else None if as_written else f"{SIGNATURE} was changed"
         checks = [Check.of_failure("files", "as they were signed", fail=found), check_signature(manifest, public_key)]
         if found:
@@ -166,7 +166,7 @@ def verify_certificate(
 
 def _digest(file: Path) -> str:
     """Compute the SHA-256 of a file."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return hashlib.sha256(read_regular(file)).hexdigest()
 
 
 def _false_numbers(told: Mapping[str, Any]) -> Iterator[str]:
