@@ -29,7 +29,7 @@ COVERS = (
 )
 
 
-class Answer(Record):
+class QuestionAnswer(Record):
     """The answer to a question.
 
     Attributes:
@@ -73,9 +73,9 @@ class ReleasedAnswers(FileRecord):
     level: float
     least: float
     covers: str = COVERS
-    answers: tuple[Answer, ...]
+    answers: tuple[QuestionAnswer, ...]
 
-    def answer(self, name: str) -> Answer:
+    def answer(self, name: str) -> QuestionAnswer:
         """Find the answer to a question by its name; KeyError: there is none."""
         return {each.name: each for each in self.answers}[name]
 
@@ -118,7 +118,7 @@ def released_answers(folder: Path, level: float | None = None, least: float | No
     asked = asked.model_copy(update={key: value for key, value in changes.items() if value is not None})
     sums, deviation = _released_sum(run)
     answers = [
-        Answer(
+        QuestionAnswer(
             name=name,
             question=question.model_dump(mode="json"),
             numbers=tuple(question.answer_numbers(noisy)),

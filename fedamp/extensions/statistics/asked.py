@@ -22,7 +22,7 @@ from fedamp.extensions.population.section import population_file
 from fedamp.extensions.population.store import Population
 from fedamp.extensions.statistics.answers import FILE as ANSWERS
 from fedamp.extensions.statistics.answers import ReleasedAnswers, released_answers
-from fedamp.extensions.statistics.questions import Question
+from fedamp.extensions.statistics.questions import PeopleQuestion
 from fedamp.extensions.statistics.section import Questions
 from fedamp.federation import reader
 from fedamp.federation.losses import records_of
@@ -136,7 +136,7 @@ def _question_keys(scenario: Scenario, salt: int) -> Iterator[tuple[str, str]]:
         yield name, rng.keyed_digest(salt, "question", [what, people, *_record_facts(question, dataset)])
 
 
-def _record_facts(question: Question, dataset: Dataset) -> Iterator[bytes]:
+def _record_facts(question: PeopleQuestion, dataset: Dataset) -> Iterator[bytes]:
     """Yield all that a question reads of the records, and whose they are."""
     yield repr(dataset.record_places(np.arange(dataset.num_clients))[1].tolist()).encode()
     for column in filter(None, question.column_names):

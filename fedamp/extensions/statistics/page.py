@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from fedamp.base.files import write_atomically
 from fedamp.base.numbers import at_most
 from fedamp.base.text import printable
-from fedamp.extensions.statistics.answers import Answer, ReleasedAnswers
+from fedamp.extensions.statistics.answers import QuestionAnswer, ReleasedAnswers
 from fedamp.report import style
 
 _MOST = 40  # numbers of a picture
@@ -51,7 +51,7 @@ def answers_picture(answers: ReleasedAnswers) -> Figure | None:
     return canvas
 
 
-def _draw_bars(axes: Axes, answer: Answer) -> None:
+def _draw_bars(axes: Axes, answer: QuestionAnswer) -> None:
     """Draw the numbers of a table, or the means of groups, with their intervals; suppressed ones stay empty."""
     numbers = [each for each in answer.numbers if not each.name.endswith(": count")][:_MOST]
     values = np.array([np.nan if each.value is None else each.value for each in numbers])
@@ -62,7 +62,7 @@ def _draw_bars(axes: Axes, answer: Answer) -> None:
     axes.set_xticks(range(len(numbers)), [style.shortened(printable(each.name), 18) for each in numbers], rotation=60)
 
 
-def _draw_curves(axes: Axes, answer: Answer) -> None:
+def _draw_curves(axes: Axes, answer: QuestionAnswer) -> None:
     """Draw survival curves of all groups with the intervals for noise."""
     for index, (group, points) in enumerate(sorted(_curves_of(answer).items())):
         times, values, lower, upper = np.array(points).T
@@ -74,7 +74,7 @@ def _draw_curves(axes: Axes, answer: Answer) -> None:
     axes.legend(frameon=False)
 
 
-def _curves_of(answer: Answer) -> dict[str, list[tuple[float, ...]]]:
+def _curves_of(answer: QuestionAnswer) -> dict[str, list[tuple[float, ...]]]:
     """Return the points of each group's curve: time, share, both ends."""
     found: dict[str, list[tuple[float, ...]]] = {}
     for number in answer.numbers:

@@ -1,8 +1,9 @@
 """Define the questions: what each adds to a person's vector, and how its answers follow from the noisy sum.
 
-A record gives a question some numbers of norm at most :attr:`Question.norm`. A person's block is their sum; of a person
-with n records, more than ``records``, it is their mean times ``records``. So no person exceeds her block, and whoever
-has at most ``records`` records loses nothing. Public weights divide the norm of 1 of the whole vector among the blocks.
+A record gives a question some numbers of norm at most :attr:`PeopleQuestion.norm`. The block of a person is their sum.
+A person with n records, more than ``records``, has their mean times ``records``. So no person exceeds her block, and a
+person with at most ``records`` records loses nothing. Public weights divide the norm of 1 of the whole vector among
+the blocks.
 """
 
 import math
@@ -31,7 +32,7 @@ from fedamp.extensions.statistics.columns import (
 from fedamp.extensions.statistics.intervals import moments_interval, normal_quantile, quantile_interval, ratio_interval
 from fedamp.extensions.statistics.life import log_rank, survival_curve
 
-Columns = Mapping[str, NDArray[Any]]
+QuestionColumns = Mapping[str, NDArray[Any]]
 """Values by column, [records] each, as the files spell them."""
 
 
@@ -102,7 +103,7 @@ class NoisyNumber(Record):
         return f"{self.value:.5g} ({self.lower:.5g} to {self.upper:.5g})"
 
 
-class Question(Section):
+class PeopleQuestion(Section):
     """Base of questions.
 
     Attributes:
@@ -126,7 +127,7 @@ class Question(Section):
         """Number of cells."""
 
     @abstractmethod
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         """Return what each record adds: pairs of a cell and a number, [records] each; cell -1: the record counts not.
 
         Args:
@@ -144,7 +145,7 @@ class Question(Section):
         return (many if self.records > 1 else "Each person counts once, with the mean of all records.",)
 
 
-class CountQuestion(Question):
+class CountQuestion(PeopleQuestion):
     """How many people, or records, there are; with ``words``, those with one of these words in a column."""
 
     ask: Literal["count"]
@@ -162,7 +163,7 @@ class CountQuestion(Question):
     def number_of_cells(self) -> int:
         return 1
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         values = columns[self.column or ""]
         inside = places_of(values, self.words) < len(self.words) if self.words else np.ones(len(values), bool)
         return [(np.zeros(len(values), np.int64), inside.astype(float))]
@@ -171,7 +172,7 @@ class CountQuestion(Question):
         yield noisy.total_of("count", noisy.cells)
 
 
-class TableQuestion(Question):
+class TableQuestion(PeopleQuestion):
     """How many people, or records, are in each cell of one column (a histogram) or of several (a contingency table)."""
 
     ask: Literal["table"]
@@ -185,7 +186,7 @@ class TableQuestion(Question):
     def number_of_cells(self) -> int:
         return math.prod(len(axis.cell_names) for axis in self.axes)
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         each = [axis.cells_of(columns[axis.column]) for axis in self.axes]
         inside = np.all([cells >= 0 for cells in each], axis=0)
         place = np.ravel_multi_index(
@@ -201,7 +202,7 @@ class TableQuestion(Question):
             )
 
 
-class QuantileQuestion(Question):
+class QuantileQuestion(PeopleQuestion):
     """The numbers below which given shares of people are, from a private histogram of fine public bins."""
 
     ask: Literal["quantiles"]
@@ -224,7 +225,7 @@ class QuantileQuestion(Question):
     def number_of_cells(self) -> int:
         return len(self.bins) + 1
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         cells = self.axis.cells_of(columns[self.column])
         return [(cells, np.ones(len(cells)))]
 
@@ -243,7 +244,7 @@ class QuantileQuestion(Question):
         return (*super().caveats, outside, "An interval ends at edges of bins, so it covers the bins' width, too.")
 
 
-class MeanQuestion(Question, Range):
+class MeanQuestion(PeopleQuestion, Range):
     """Count, sum and mean of numbers that are cut to a public range."""
 
     ask: Literal["mean"]
@@ -254,7 +255,7 @@ class MeanQuestion(Question, Range):
     def number_of_cells(self) -> int:
         return self.moments
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         return _powers(self.scaled_values(columns[self.column]), self.moments)
 
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
@@ -304,7 +305,7 @@ class GroupMeansQuestion(MeanQuestion):
     def number_of_cells(self) -> int:
         return 2 * (len(self.words) + 1)
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         groups = places_of(columns[self.by], self.words)
         return [(np.where(cell < 0, -1, 2 * groups + cell), values) for cell, values in super().record_parts(columns)]
 
@@ -314,7 +315,7 @@ class GroupMeansQuestion(MeanQuestion):
             yield self.mean_of(noisy, f"{name}: mean", cells)
 
 
-class CorrelationQuestion(Question):
+class CorrelationQuestion(PeopleQuestion):
     """Covariance and correlation of two columns of numbers, each cut to a public range."""
 
     ask: Literal["correlation"]
@@ -329,7 +330,7 @@ class CorrelationQuestion(Question):
     def number_of_cells(self) -> int:
         return 6
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         x, y = (each.scaled_values(columns[each.column]) for each in self.of)
         fine = ~(np.isnan(x) | np.isnan(y))
         x, y = np.where(fine, x, 0.0), np.where(fine, y, 0.0)
@@ -349,7 +350,7 @@ class CorrelationQuestion(Question):
         return (*super().caveats, *map(_cut, self.of))
 
 
-class SurvivalQuestion(Question):
+class SurvivalQuestion(PeopleQuestion):
     """A survival curve on a public grid of times, for all or by group; two groups are compared by the log-rank test.
 
     A time counts in the interval that it ends or is in; the event column is 1 or true where the event happened then.
@@ -383,7 +384,7 @@ class SurvivalQuestion(Question):
     def number_of_cells(self) -> int:
         return 2 * (len(self.grid) + 1) * len(self.groups)
 
-    def record_parts(self, columns: Columns) -> list[tuple[NDArray[np.int64], Floats]]:
+    def record_parts(self, columns: QuestionColumns) -> list[tuple[NDArray[np.int64], Floats]]:
         times, events = numbers_of(columns[self.time]), numbers_of(columns[self.event])
         fine = (times >= 0) & np.isin(events, (0.0, 1.0))
         groups = places_of(columns[self.by], self.words) if self.by else np.zeros(len(times), np.int64)
@@ -428,7 +429,7 @@ class SurvivalQuestion(Question):
         return (*super().caveats, inexact, wider, "Curves and the test end where noise hides the people at risk.")
 
 
-class CoxQuestion(Question):
+class CoxQuestion(PeopleQuestion):
     """The partial likelihood of Cox, which is refused."""
 
     ask: Literal["cox"]

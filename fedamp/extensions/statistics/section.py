@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from fedamp.base.arrays import Floats
 from fedamp.base.section import Before, NeedsHooks, NotNegative
 from fedamp.extensions.statistics.columns import Range
-from fedamp.extensions.statistics.questions import AnyQuestion, NoisySum, Question
+from fedamp.extensions.statistics.questions import AnyQuestion, NoisySum, PeopleQuestion
 from fedamp.federation import facts
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.optional import OptionalSection
@@ -24,13 +24,13 @@ ARRAY = "answers"
 """The only parameter of the model: the sum of the people's vectors over their number."""
 MOST_CELLS = 1_000_000
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+QuestionName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 
 class Questions(OptionalSection):
     """Questions about people that a run answers together, with noise, and with one charge."""
 
-    ask: dict[Name, AnyQuestion] = Field(min_length=1, max_length=1000, description="questions by name")
+    ask: dict[QuestionName, AnyQuestion] = Field(min_length=1, max_length=1000, description="questions by name")
     least: NotNegative = Field(10, description="no number is shown that rests on a noisy count below this")
     level: Annotated[float, Field(ge=0.5, le=0.9999)] = Field(
         0.95, description="probability with which each interval alone covers its number"
@@ -58,7 +58,7 @@ class Questions(OptionalSection):
         """Columns that the questions read, each once."""
         return tuple(dict.fromkeys(column for question in self.ask.values() for column in question.column_names))
 
-    def vector_blocks(self) -> Iterator[tuple[str, Question, slice, float]]:
+    def vector_blocks(self) -> Iterator[tuple[str, PeopleQuestion, slice, float]]:
         """Yield each question with its name, its place in the vector, and what one record is multiplied by there.
 
         The squared weights of all questions add up to 1, so the whole vector has norm at most 1.
@@ -73,7 +73,7 @@ class Questions(OptionalSection):
             )
             start += each.number_of_cells
 
-    def noisy_blocks(self, sums: Floats, deviation: float) -> Iterator[tuple[str, Question, NoisySum]]:
+    def noisy_blocks(self, sums: Floats, deviation: float) -> Iterator[tuple[str, PeopleQuestion, NoisySum]]:
         """Yield each question with its part of the noisy sum, in records.
 
         Args:

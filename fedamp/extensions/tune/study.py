@@ -46,7 +46,7 @@ FILE, STUDIES = "study.json", Path("studies")
 LARGEST_FILE = 10**6  # bytes
 TEXTS, FORMATS = ("csv", "tex", "md"), ("pdf", "svg", "png")
 WITHOUT_NOISE = {BUDGET: None, "privacy.noise_multiplier": 0}
-Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,60}$")]
+VariantName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,60}$")]
 
 
 class Study(Section):
@@ -64,7 +64,7 @@ class Study(Section):
     """
 
     scenario: str | dict[str, Any]
-    variants: Annotated[dict[Name, dict[str, Any]], Field(min_length=1)]
+    variants: Annotated[dict[VariantName, dict[str, Any]], Field(min_length=1)]
     grid: dict[str, list[Any]] = Field(default_factory=dict)
     seeds: Annotated[int, Field(ge=1, le=1000)] | Annotated[list[int], Field(min_length=1)] = 3
     metric: str | None = None
