@@ -330,27 +330,6 @@ class _PieceTrainer:
             there: its tensors, on the device.
             round_clips: clipping norm of all parameters; or of the shared and of the split part.
         """
-        stack, numbers = waiting.stack, round_clips.numbers
-        fixed = self._is_fixed and (waiting.slots > 1 or self._ghost is not None or self._trainer.stacked is not None)
-        if numbers is None or not (fixed and can_record(self._trainer.device)):
-            return self._train_plainly(start, waiting, there, round_clips)
-        summed = [name for name in start if name not in self.piece.frozen]
-
-        def program(numbers: Tensor, *tensors: Tensor) -> list[Tensor]:
-            values, inputs = dict(zip(start, tensors, strict=False)), tensors[len(start) :]
-            trained = self._train_plainly(values, waiting, inputs, replace(round_clips, numbers=numbers))
-            clipped = trained.clipped
-            return [clipped.failed, clipped.clipped, trained.losses, *(clipped.sums[name] for name in summed)]
-
-        failed, longer, losses, *sums = self.programs.run(program, [numbers, *start.values(), *there])
-        clipped = ClippedSum(dict(zip(summed, sums, strict=True)), failed, longer)
-        records = stack.cohort.sizes if waiting.batches is None else waiting.batches.counts
-        return _TrainedSum(waiting, clipped, losses, records)
-
-    def _train_plainly(
-        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
-    ) -> "_TrainedSum":
-        """Train a stack operation by operation; see :meth:`train`."""
         piece, stack, task, clips = self.piece, waiting.stack, self.task, round_clips.clips
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         if self._ghost is not None:
@@ -368,6 +347,29 @@ class _PieceTrainer:
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
         options = task.linf_coordinates, task.normalised, counted, rows, self.compiled, round_clips.numbers
         return _TrainedSum(waiting, clip_and_sum(updates, parts, clips, *options), trained.losses, trained.records)
+
+    def is_recorded(self, waiting: "_StackInputs", round_clips: "_RoundClips") -> bool:
+        """Say whether a stack is trained by a recorded program: on a GPU that can, with nothing that changes it."""
+        fixed = self._is_fixed and (waiting.slots > 1 or self._ghost is not None or self._trainer.stacked is not None)
+        return round_clips.numbers is not None and fixed and can_record(self._trainer.device)
+
+    def train_recorded(
+        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
+    ) -> "_TrainedSum":
+        """Train a stack by a program that is recorded once and replayed; see :meth:`train` for the arguments."""
+        assert round_clips.numbers is not None
+        summed = [name for name in start if name not in self.piece.frozen]
+
+        def program(numbers: Tensor, *tensors: Tensor) -> list[Tensor]:
+            values, inputs = dict(zip(start, tensors, strict=False)), tensors[len(start) :]
+            trained = self.train(values, waiting, inputs, replace(round_clips, numbers=numbers))
+            clipped = trained.clipped
+            return [clipped.failed, clipped.clipped, trained.losses, *(clipped.sums[name] for name in summed)]
+
+        failed, longer, losses, *sums = self.programs.run(program, [round_clips.numbers, *start.values(), *there])
+        clipped = ClippedSum(dict(zip(summed, sums, strict=True)), failed, longer)
+        records = waiting.stack.cohort.sizes if waiting.batches is None else waiting.batches.counts
+        return _TrainedSum(waiting, clipped, losses, records)
 
 
 def _moved(own: Mapping[str, Tensor], moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -521,7 +523,22 @@ class TrainingNode:
         with arithmetic(self.task.client.precision, self.device):
             clips = _RoundClips(order.round, order.clips)
             while wave := self._next_wave(source, waiting, report):
-                clips = self._train_wave(wave, clips, waiting, done, report)
+                clips, sent = self._send_wave(wave, clips, waiting, report)
+                for each, there in sent:
+                    submodel = each.members.submodel
+                    if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
+                        waiting.append(each.members)
+                        continue
+                    try:
+                        self._check_apart(each)
+                        is_recorded = submodel.trainer.is_recorded(each, clips)
+                        train = submodel.trainer.train_recorded if is_recorded else submodel.trainer.train
+                        trained = train(submodel.there, each, there, clips)
+                        submodel.add(trained.clipped.sums)
+                    except Exception as error:  # custom models may raise anything; other units do not notice
+                        waiting += self._smaller(error, each.members, each.shape, each.slots, report)
+                    else:
+                        done.append(trained)
                 if not is_gpu(self.device):  # there a copy takes no time, and memory is for one stack
                     self._bring_home(done, sums, report)
             self._bring_home(done, sums, report)
@@ -590,25 +607,23 @@ class TrainingNode:
         lost, counted = self.dataset.lost(ids, stack.cohort.sizes[: len(ids)]), report.counted(ids, slots)
         return _StackInputs(members, shape, stack, counted, lost, *members.submodel.trainer.inputs_of(stack, counted))
 
-    def _train_wave(
+    def _send_wave(
         self,
         wave: list[_StackInputs],
         clips: _RoundClips,
         waiting: list[_Members],
-        done: list[_TrainedSum],
         report: TrainReport,
-    ) -> _RoundClips:
-        """Send stacks to the device in one block, and train them there.
+    ) -> tuple[_RoundClips, list[tuple[_StackInputs, list[Tensor]]]]:
+        """Send stacks to the device in one block.
 
         Args:
             wave: the stacks.
             clips: of the round.
-            waiting: gets the units of stacks that have failed, in smaller ones; changed in place.
-            done: gets the sums; changed in place.
+            waiting: gets the units of stacks that have no room, in smaller ones; changed in place.
             report: counts clients that fail.
 
         Returns:
-            The clips, on the device.
+            The clips, on the device; and the stacks that have room, each with its tensors there.
         """
         new = list({id(each.members.submodel): each.members.submodel for each in wave}.values())
         new = [submodel for submodel in new if not submodel.there]
@@ -623,24 +638,11 @@ class TrainingNode:
             else:
                 self._block_bytes //= 2
                 waiting += [each.members for each in wave]
-            return clips
+            return clips, []
         clips = replace(clips, numbers=next(sent)) if first else clips
         for submodel in new:
             submodel.there = {name: next(sent) for name in submodel.start}
-        for each in wave:
-            members, there = each.members, [next(sent) for _ in each.tensors]
-            if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
-                waiting.append(members)
-                continue
-            try:
-                self._check_apart(each)
-                trained = members.submodel.trainer.train(members.submodel.there, each, there, clips)
-                members.submodel.add(trained.clipped.sums)
-            except Exception as error:  # custom models may raise anything; other units do not notice
-                waiting += self._smaller(error, members, each.shape, each.slots, report)
-            else:
-                done.append(trained)
-        return clips
+        return clips, [(each, [next(sent) for _ in each.tensors]) for each in wave]
 
     def _check_apart(self, waiting: _StackInputs) -> None:
         """Check once for each kind of stack that its units keep apart.

@@ -115,7 +115,7 @@ def test_the_program_of_a_stack_runs_without_data(name: str, monkeypatch: pytest
         start = {key: mode.from_tensor(value) for key, value in submodel.start.items()}
         clips = _RoundClips(1, order.clips, mode.from_tensor(numbers))
         tensors = [mode.from_tensor(each) for each in waiting.tensors]
-        trained = submodel.trainer._train_plainly(start, waiting, tensors, clips)
+        trained = submodel.trainer.train(start, waiting, tensors, clips)
     assert {key: total.shape for key, total in trained.clipped.sums.items()} == {
         key: value.shape for key, value in start.items()
     }
