@@ -27,6 +27,7 @@ EXTRAS = {
     "interop": "dp_accounting",
     "peft": "peft transformers",
     "prometheus": "prometheus_client",
+    "scikit-learn": "sklearn",
     "testing": "pytest",
     **{each: each for each in ("mlflow", "opacus", "pandas", "rdata", "tensorboard", "tokenizers", "wandb")},
 }

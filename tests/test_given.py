@@ -617,9 +617,9 @@ def test_a_notebook_has_one_cell_that_changes_in_place(whole, monkeypatch, tmp_p
     assert sys.stdout is before
     assert {each.name for each in threading.enumerate() if each not in threads and "_beat" in each.name} == set()
     assert len(shown) == 1
-    assert "round 0 of 4  starting" in shown[0]
+    assert "round 0/4 after 0 s  starting" in shown[0]
     assert len(updated) == 4
-    assert "round 4 of 4" in updated[-1]
+    assert "round 4/4" in updated[-1]
     assert f"accuracy {whole.accuracy:.1%}" in updated[-1]
 
 

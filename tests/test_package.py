@@ -142,7 +142,7 @@ def brought(*extras: str) -> set[str]:
 
 
 def test_what_is_imported_is_declared_and_nothing_else():
-    beside = "interop opacus pandas peft prometheus rdata tensorboard testing tokenizers mlflow wandb"
+    beside = "interop opacus pandas peft prometheus rdata scikit-learn tensorboard testing tokenizers mlflow wandb"
     declared = brought("all", *beside.split()) | {"mlflow"}  # of mlflow-skinny
     assert imported(ROOT / "fedamp") <= declared
     assert brought("all") <= imported(ROOT / "fedamp")

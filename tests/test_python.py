@@ -116,7 +116,7 @@ def test_a_run_can_be_looked_at(whole):
     shown = run._repr_html_()
     assert "accuracy" in shown
     assert "data:image/" in shown
-    assert "scheme: balanced" in run.scenario._repr_html_()
+    assert "balanced, k " in run.scenario._repr_html_()
     assert "engine serial: " in run.files.log.read_text()
     with pytest.raises(RunFolderError, match="no such run folder"):
         fedamp.open(run.folder / "nowhere")
@@ -166,7 +166,9 @@ def test_leaving_the_loop_stops_and_the_folder_can_be_resumed(whole, tmp_path, k
 
 
 def test_ctrl_c_and_an_error_in_the_loop_stop_a_run_after_the_round(tmp_path):
-    with pytest.raises(Interrupted, match=r": fedamp\.run\('.*', resume=True\)$"):
+    with pytest.raises(
+        Interrupted, match=r": fedamp\.run\('.*', resume=True\); fedamp\.open\('.*'\) has the rounds so far$"
+    ):
         fedamp.run(SMALL_DICT, out=tmp_path / "a", callbacks=[lambda record: signal.raise_signal(signal.SIGINT)])
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         for record in fedamp.play(SMALL_DICT, out=tmp_path / "b"):
@@ -245,7 +247,8 @@ def test_an_error_says_in_python_how_to_resume(tmp_path):
 
     with pytest.raises(Interrupted) as caught:
         fedamp.run(SMALL_DICT, out=tmp_path / "a run", callbacks=[interrupt])
-    call = str(caught.value).partition("resume with: ")[2]
+    call, _, beside = str(caught.value).partition("resume with: ")[2].partition("; ")
+    assert len(eval(beside.removesuffix(" has the rounds so far"), {"fedamp": fedamp}).rounds) == 2
     assert eval(call, {"fedamp": fedamp}).summary.rounds_completed == SMALL_DICT["rounds"]
 
 

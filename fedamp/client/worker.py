@@ -524,21 +524,22 @@ class TrainingNode:
             clips = _RoundClips(order.round, order.clips)
             while wave := self._next_wave(source, waiting, report):
                 clips, sent = self._send_wave(wave, clips, waiting, report)
-                for each, there in sent:
-                    submodel = each.members.submodel
+                while sent:
+                    each, there = sent.pop(0)
+                    submodel, trained = each.members.submodel, None
                     if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
                         waiting.append(each.members)
-                        continue
-                    try:
-                        self._check_apart(each)
-                        is_recorded = submodel.trainer.is_recorded(each, clips)
-                        train = submodel.trainer.train_recorded if is_recorded else submodel.trainer.train
-                        trained = train(submodel.there, each, there, clips)
-                        submodel.add(trained.clipped.sums)
-                    except Exception as error:  # custom models may raise anything; other units do not notice
-                        waiting += self._smaller(error, each.members, each.shape, each.slots, report)
                     else:
-                        done.append(trained)
+                        try:
+                            self._check_apart(each)
+                            is_recorded = submodel.trainer.is_recorded(each, clips)
+                            train = submodel.trainer.train_recorded if is_recorded else submodel.trainer.train
+                            trained = train(submodel.there, each, there, clips)
+                            submodel.add(trained.clipped.sums)
+                            done.append(trained)
+                        except Exception as error:  # custom models may raise anything; other units do not notice
+                            waiting += self._smaller(error, each.members, each.shape, each.slots, report)
+                    del each, there, trained  # the next stack needs their memory
                 if not is_gpu(self.device):  # there a copy takes no time, and memory is for one stack
                     self._bring_home(done, sums, report)
             self._bring_home(done, sums, report)

@@ -172,7 +172,8 @@ class StoredDataset(Dataset):
 
     def sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the records with which each of the clients trains, int64 [clients], at most ``form.most``."""
-        return np.where(self.untrainable[clients], 0, self._stored_sizes(clients))
+        sizes = self._stored_sizes(clients)  # which refuses unknown ids
+        return np.where(self.untrainable[clients], 0, sizes)
 
     def _stored_sizes(self, clients: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the records of each of the clients, wrong ones among them, int64 [clients], at most ``form.most``."""

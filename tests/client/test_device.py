@@ -190,6 +190,7 @@ def test_a_run_takes_its_device_from_one_place(tmp_path: Path, monkeypatch: pyte
         found = load_file(tmp_path / "there" / "model.safetensors")[name]
         np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-6)
     assert taken > 100_000  # a round's inputs are 10 clients' 72 records of 64 numbers: clients train there
+    monkeypatch.setattr(devices, "total_memory", lambda device: 1 << 40)
     prepared = prepare(asked)
     evaluating = memory.of(lambda: prepared.evaluate(prepared.state.parameters))
     assert evaluating > 4 * prepared.test[0].size

@@ -109,11 +109,11 @@ WRONG = {
     "no reply": (lambda: sent(os.urandom(SIZE)), "not a message of this version"),
     "many parts": (lambda: above(*(chunk(9) for _ in range(99))), "99 parts"),
     "no parts": (lambda: above(), "other parts"),
-    "other types": (lambda: above(Object("ConfigRecord", body=os.urandom(SIZE))), "no message"),
+    "other types": (lambda: above(Object("ConfigRecord", body=os.urandom(SIZE))), "not a message"),
     "one part often": (lambda: above(*[chunk(100)] * 20), f"100 bytes; expected: {SIZE},"),
     "one part very often": (lambda: above(*[chunk(100)] * 20_000), "too long"),
     "named twice": (lambda: renamed(2), "other parts than it says"),
-    "parts of parts": (lambda: above(Object("ArrayChunk", [chunk(8)], os.urandom(SIZE))), "no message"),
+    "parts of parts": (lambda: above(Object("ArrayChunk", [chunk(8)], os.urandom(SIZE))), "not a message"),
 }
 
 

@@ -22,7 +22,7 @@ from fedamp.errors import InputError, RunFolderError
 from fedamp.extensions.pages.public_scenario import public_scenario
 from fedamp.extensions.pages.templates import environment
 from fedamp.federation.cost import risk
-from fedamp.federation.losses import records_of
+from fedamp.federation.losses import brings_code, records_of
 from fedamp.federation.scenario import Scenario
 from fedamp.report import style
 from fedamp.report.comparison import Comparison
@@ -105,7 +105,7 @@ def guessing_alone(run: Run) -> str:
     """
     dataset = None
     with suppress(InputError):  # the records are not on this machine
-        dataset = records_of(run.scenario)
+        dataset = None if brings_code(run.scenario) else records_of(run.scenario)  # a page runs no code of others
     if dataset is None or not dataset.form.labels.are_classes:
         return ""
     labels = np.asarray(dataset.test()[1]) if run.score else np.zeros(0, np.int64)

@@ -119,7 +119,10 @@ def test_every_section_is_public_but_those_that_are_left_out_by_name(released):
     from fedamp.federation.scenario import Scenario
 
     told = yaml.safe_load((released.folder / FILES[2]).read_text())
-    assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine", "federation"}) - {"evaluation"}  # none
+    assert told.keys() == Scenario.model_fields.keys() - (LEFT_OUT - {"engine", "federation"}) - {
+        "evaluation",
+        "questions",
+    }  # none
 
 
 @pytest.mark.parametrize("path", ["../patients", "..", "./x", "~/x", "/srv/x", "C:\\patients", "file:///srv/x"])
