@@ -35,7 +35,7 @@ def entered(ask):
     ("build", "functions", "files"),
     [
         (lambda noise: Poisson(Gaussian(noise), 0.1), 80, 6),
-        (lambda noise: Allocation(Gaussian(noise), 10, 100), 190, 7),
+        (lambda noise: Allocation(Gaussian(noise), 10, 100), 192, 7),
     ],
     ids=["Poisson", "Allocation"],
 )
