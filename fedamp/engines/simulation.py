@@ -149,7 +149,25 @@ def keep_freed_memory() -> None:
         mallopt(trim_threshold, 1 << 30)
 
 
-class SerialGrid(SimulationGrid):
+class InProcessGrid(SimulationGrid):
+    """Base of the grids whose nodes answer in this process, when a message is pushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._replies: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Have the nodes answer messages now, and keep the replies; returns the ids of the messages."""
+        sent = list(messages)
+        self._replies |= {reply.metadata.reply_to_message_id: reply for reply in self.send_and_receive(sent)}
+        return [message.metadata.message_id for message in sent]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Take the kept replies to these messages, each once."""
+        return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
+
+
+class SerialGrid(InProcessGrid):
     """A Flower grid with one node: this process.
 
     A message that runs at the deadline is finished, and its reply is dropped.
@@ -167,7 +185,6 @@ class SerialGrid(SimulationGrid):
     def __init__(self, client_app: str, device: str = "auto") -> None:
         super().__init__()
         self._node = SimulatedNode(client_app, partition=0, partitions=1, device=device)
-        self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         """Return the id of the only node."""
@@ -195,16 +212,6 @@ class SerialGrid(SimulationGrid):
                 replies.append(reply)
         self._warn_of_late(sent, replies, timeout)
         return replies
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have the node answer messages now, and keep the replies; returns the ids of the messages."""
-        sent = list(messages)
-        self._replies |= {reply.metadata.reply_to_message_id: reply for reply in self.send_and_receive(sent)}
-        return [message.metadata.message_id for message in sent]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Take the kept replies to these messages, each once."""
-        return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
     def test_my_app(tmp_path):
         play_flower("my-app", nodes=4, run_config={"num-server-rounds": 2, "out": str(tmp_path)})
 
-It needs no private app and no pytest. :class:`fedamp.engines.simulation.SimulationGrid` carries the messages.
+It needs no private app and no pytest. :class:`fedamp.engines.simulation.InProcessGrid` carries the messages.
 """
 
 import sys
@@ -22,14 +22,14 @@ from flwr.serverapp import ServerApp
 from fedamp.base.devices import one_thread
 from fedamp.base.reading import read_regular
 from fedamp.engines import flower
-from fedamp.engines.simulation import FIRST_NODE, SimulationGrid, load_app
+from fedamp.engines.simulation import FIRST_NODE, InProcessGrid, load_app
 from fedamp.errors import InputError
 
 Value = bool | float | int | str
 Apps = tuple[ServerApp | str, ClientApp | str]
 
 
-class PlayedGrid(SimulationGrid):
+class PlayedGrid(InProcessGrid):
     """A Flower grid whose nodes are contexts in this process. A client app that raises ends the play.
 
     Args:
@@ -40,7 +40,6 @@ class PlayedGrid(SimulationGrid):
     def __init__(self, client_app: ClientApp, contexts: Mapping[int, Context]) -> None:
         super().__init__()
         self.workers, self._app, self._contexts = len(contexts), client_app, contexts
-        self._replies: dict[str, Message] = {}
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""
@@ -57,16 +56,6 @@ class PlayedGrid(SimulationGrid):
             with one_thread():
                 replies.append(self._app(flower.copy_message(message), self._contexts[message.metadata.dst_node_id]))
         return replies
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Have the nodes answer messages now, and keep the replies; returns the ids of the messages."""
-        sent = list(messages)
-        self._replies |= {reply.metadata.reply_to_message_id: reply for reply in self.send_and_receive(sent)}
-        return [message.metadata.message_id for message in sent]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Take the kept replies to these messages, each once."""
-        return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
 
 
 def play_flower(
