@@ -241,16 +241,15 @@ def _raised_weights(mechanisms: Sequence[Mechanism], weights: Weights, epsilon: 
     )
     if len(used) != 2:
         return weights
-    pair = [mechanisms[index] for index in used]
+    pair, cost = [mechanisms[index] for index in used], selection_epsilon(mechanisms, weights, delta).upper
     for _ in range(_RAISES):
-        cost = selection_epsilon(mechanisms, weights, delta).upper
         (low,), (high,) = (_costs_by_privacy_loss(pair, at, delta) for at in (cost, epsilon))
         if not high[0] < high[1] or not low[0] < min(low[1], 1.0):
             break
         grown = (1 - high[0]) / (high[1] - high[0]) * (low[1] - low[0]) / (1 - low[0])
         share = float(weights[used[1]]) * 0.999 * grown  # the rest is for what the theorem does not tell
         raised = _weights_of_pair(len(weights), used[0], used[1], min(1.0, share))
-        if share <= weights[used[1]] or selection_epsilon(mechanisms, raised, delta).upper > epsilon:
+        if share <= weights[used[1]] or (cost := selection_epsilon(mechanisms, raised, delta).upper) > epsilon:
             break
         weights = raised
     return weights
