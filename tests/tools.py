@@ -3,10 +3,13 @@
 import os
 import re
 import shutil
+import signal
+import sys
 import sysconfig
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from types import CodeType
 
 import pytest
 
@@ -38,3 +41,28 @@ def wait(condition: Callable[[], object], seconds: float = 300, what: str = "it"
     while not condition():
         assert time.monotonic() < deadline, f"waited {max(seconds, 1800):g} s for {what}"
         time.sleep(every)
+
+
+def killed_before_line(step: int, call: Callable[[], object], is_counted: Callable[[CodeType], bool]) -> bool:
+    """Run a call in a child that is killed with signal 9 before a line, and say whether it was; else it has ended.
+
+    Args:
+        step: number of the line, from 1, among those of the functions that count.
+        call: what it raises is not told.
+        is_counted: says whether the lines of a function count.
+    """
+    if not (child := os.fork()):
+        left = [step]
+
+        def line(frame, event, _):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return line
+
+        sys.settrace(lambda frame, event, _: line if is_counted(frame.f_code) else None)
+        try:
+            call()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

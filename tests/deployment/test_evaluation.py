@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.deployment.machines import NODES, Machines
-from tests.deployment.test_processes import CLIENTS, start_nodes, wait_for_end, write_scenario
+from tests.deployment.test_processes import CLIENTS, play_to_end, write_scenario
 from tests.server.plays import ledger_of, rounds_of
 
 
@@ -17,11 +17,7 @@ def test_from_keys_to_a_certificate_without_a_public_test_set(machines: Machines
     raw["data"]["shape"] = [64]
     (machines.server / "data" / "test.npz").unlink()
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
-    machines.start_server()
-    machines.admit_nodes()
-    start_nodes(machines)
-    machines.start_run()
-    wait_for_end(machines, 300)
+    play_to_end(machines, 300)
     run = machines.server / "run"
     ledger = ledger_of(run)
     assert ledger["stopped_because"] == "finished"

@@ -57,6 +57,15 @@ def wait_for_end(machines: Machines, seconds: float) -> None:
     assert found[-1] == "finished:completed", machines.log("superlink")
 
 
+def play_to_end(machines: Machines, seconds: float) -> None:
+    """Start the server, admit and start all nodes, and play the run."""
+    machines.start_server()
+    machines.admit_nodes()
+    start_nodes(machines)
+    machines.start_run()
+    wait_for_end(machines, seconds)
+
+
 def wait_for_round(machines: Machines, round_: int, seconds: float) -> None:
     file = machines.server / "run" / "rounds.jsonl"
     wait(lambda: file.exists() and len(file.read_text().splitlines()) >= round_, seconds, f"round {round_}")

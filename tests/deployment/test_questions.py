@@ -9,7 +9,7 @@ import yaml
 
 from fedamp.extensions.statistics.answers import released_answers
 from tests.deployment.machines import NODES, Machines
-from tests.deployment.test_processes import CLIENTS, start_nodes, wait_for_end, write_scenario
+from tests.deployment.test_processes import CLIENTS, play_to_end, write_scenario
 
 
 @pytest.mark.slow
@@ -21,11 +21,7 @@ def test_questions_to_three_nodes_of_a_deployment_from_keys_to_a_certificate(mac
     questions = {"people": {"ask": "count"}, "digits": digits}
     kept |= {"privacy": {"noise_multiplier": 1.0, "delta": 1e-3}, "questions": {"ask": questions}}
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(kept))
-    machines.start_server()
-    machines.admit_nodes()
-    start_nodes(machines)
-    machines.start_run()
-    wait_for_end(machines, 300)
+    play_to_end(machines, 300)
     run = machines.server / "run"
     answers = released_answers(run)
     people = answers.answer("people").number("count")

@@ -1,11 +1,9 @@
 """A node's own budget: its people pay for a task before the node answers, once, or the node takes no part."""
 
 import os
-import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
@@ -28,6 +26,7 @@ from tests.deployed import Deployment
 from tests.extensions.secure.consortium import FIVE, SECURE, Consortium
 from tests.federations import hosting, small
 from tests.strategies.test_dummies import THREE
+from tests.tools import killed_before_line
 
 EPSILON, DELTA = 1.5, 1e-5
 NOISE = 4.0
@@ -141,20 +140,8 @@ def test_two_messages_at_once_pay_once(people):
 
 def killed_at(step, call) -> bool:
     """Run a call in a child that is killed before so many lines of the budget and of the store; whether it was."""
-    if not (child := os.fork()):
-        left, traced = [step], {budget.__file__, policy.__file__, store.__file__}
-
-        def line(frame, event, _):
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return line
-
-        sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename in traced else None)
-        with suppress(BaseException):
-            call()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    counted = {budget.__file__, policy.__file__, store.__file__}
+    return killed_before_line(step, call, lambda code: code.co_filename in counted)
 
 
 def test_killed_between_any_two_steps_nothing_is_spent_twice_or_forgotten(people):

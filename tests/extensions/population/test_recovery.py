@@ -1,10 +1,7 @@
 """A lost disk: a backup is brought up to date, or the file is made again, and nobody gets a budget back."""
 
 import json
-import os
 import shutil
-import signal
-import sys
 
 import pytest
 
@@ -16,6 +13,7 @@ from fedamp.extensions.population.recovery import Recovery
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.runs.total import ledger_of
 from tests.extensions.population.test_account import ALL, SCENARIO, Opened
+from tests.tools import killed_before_line
 
 PEOPLE = [(str(number), str(number)) for number in range(30)]
 QUICK = ALL | {"privacy.noise_multiplier": 12.0, "privacy.precision": 0.05}
@@ -158,31 +156,16 @@ def test_killed_between_any_two_steps_no_budget_comes_back(year, with_backup):
     people, killed, step = None if with_backup else PEOPLE, True, 1
     home = store._notes_folder() / f"{Population(file).id}.json"
     note = home.read_bytes()
+
+    def ours(code):
+        return code.co_filename == recovery.__file__ or code.co_name in ("rewrite", "new", "_write_note")
+
     while killed:
         home.write_bytes(note)
         restore(file, backup)
         if not with_backup:
             file.unlink()
-        if not (child := os.fork()):
-            left = [step]
-
-            def line(frame, event, _, left=left):
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return line
-
-            def enter(frame, event, _, line=line):
-                code = frame.f_code
-                ours = code.co_filename == recovery.__file__ or code.co_name in ("rewrite", "new", "_write_note")
-                return line if ours else None
-
-            sys.settrace(enter)
-            try:
-                told.recover(file, people)
-            finally:
-                os._exit(0)
-        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        killed = killed_before_line(step, lambda: told.recover(file, people), ours)
         try:
             found = Population(file).read().spent()
         except PopulationError:  # refused as before

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import zlib
@@ -26,7 +25,7 @@ from fedamp.extensions.population.history import history_of
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice, counted
 from tests.extensions.population.test_account import ALL, SCENARIO
 from tests.extensions.population.test_store import killed_at
-from tests.tools import wait
+from tests.tools import killed_before_line, wait
 
 DELTA, NOISE = 1e-5, 5.0
 PEOPLE = [(str(number), str(number)) for number in range(30)]
@@ -345,24 +344,11 @@ def test_killed_while_a_certificate_is_written_it_is_whole_or_not_there(file, tm
     killed, step, seen = True, 1, set()
     while killed:
         shutil.rmtree(tmp_path / "paper", ignore_errors=True)
-        if not (child := os.fork()):
-            left = [step]
-
-            def line(frame, event, _, left=left):
-                left[0] -= 1
-                if left[0] == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return line
-
-            def enter(frame, event, _, line=line):
-                return line if frame.f_code is write_certificate.__code__ else None
-
-            sys.settrace(enter)
-            try:
-                write_certificate(Population(file), "3", BY, tmp_path / "paper")
-            finally:
-                os._exit(0)
-        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        killed = killed_before_line(
+            step,
+            lambda: write_certificate(Population(file), "3", BY, tmp_path / "paper"),
+            lambda code: code is write_certificate.__code__,
+        )
         seen.add(there := (tmp_path / "paper").exists())
         if there:
             assert verdicts(tmp_path / "paper")["files"] == "pass"

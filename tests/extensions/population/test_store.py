@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import sqlite3
-import sys
 import time
 from contextlib import suppress
 
@@ -20,6 +19,7 @@ from fedamp.accounting.search import Budget
 from fedamp.accounting.verify import chained_digest
 from fedamp.errors import RunFolderError, UnwritableError
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice
+from tests.tools import killed_before_line
 
 EPSILON, DELTA = 4.0, 1e-5
 NOISE = 1.7
@@ -241,24 +241,7 @@ def test_killed_while_it_is_made_there_is_a_population_or_none(tmp_path, last):
 
 def killed_at(step, call):
     """Run a call in a child that is killed with signal 9 before so many lines of the store; whether it was."""
-    if not (child := os.fork()):
-        left = [step]
-
-        def line(frame, event, _):
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return line
-
-        def enter(frame, event, _):
-            return line if frame.f_code.co_filename == store.__file__ else None
-
-        sys.settrace(enter)
-        try:
-            call()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    return killed_before_line(step, call, lambda code: code.co_filename == store.__file__)
 
 
 @pytest.mark.few(1)
