@@ -51,7 +51,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements/dev.txt .ci/tool
 	$(PIP) --require-hashes --no-deps --requirement requirements/dev.txt
 	$(PIP) --constraint constraints.txt torch  # without a hash: each index has builds of its own, for processors or GPUs
 	$(PIP) --no-build-isolation --no-deps --editable .
-	-sh .ci/tools.sh $(VENV)  # nginx, nft and a browser, for the tests
+	-sh .ci/tools.sh $(VENV)  # nginx, nft, promtool and a browser, for the tests
 	touch $@
 
 lock: install            ## new pins where pyproject.toml asks for them; without the files, the newest of all

@@ -68,5 +68,6 @@ END
 
 bring nginx nginx usr/sbin/nginx                                                      # a deployment's proxy
 bring nft nftables usr/sbin/nft                                                       # its rules for the ports inside
+bring promtool prometheus usr/bin/promtool                                            # its alarms, played
 bring chromium-headless-shell chromium-headless-shell usr/lib/chromium/chromium-headless-shell  # pages as they are seen
 bring_latex                                                                           # tables of studies, as in a paper

@@ -24,7 +24,7 @@ def tool(*names: str) -> str | None:
 
 
 BROWSER = tool("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
-NGINX, NFT = tool("nginx"), tool("nft")
+NGINX, NFT, PROMTOOL = tool("nginx"), tool("nft"), tool("promtool")
 PDFLATEX = tool("pdflatex")
 
 
