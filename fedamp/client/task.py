@@ -37,6 +37,7 @@ DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a 
 # nothing.
 _CPU_NUMBERS, _GPU_NUMBERS, _CPU_RECORDS = 1 << 25, 1 << 29, 1 << 12
 _GPU_SHARE = 0.4  # of a GPU's memory, for a stack and what its training takes: two workers fit
+_KEPT_SHARE, _KEPT_BYTES = 16, 1 << 28  # one part in so many is for the records of all clients; of an unknown memory
 
 _WAITING = 8  # records in a client's memory that take as much as one of a gradient step
 
@@ -207,8 +208,20 @@ def stack_size(
     )
 
 
+def kept_bytes(memory: int | None) -> int:
+    """Return the most bytes of records that stay on a GPU; it is independent of the records.
+
+    Args:
+        memory: bytes of the GPU; None: not known.
+
+    >>> kept_bytes(80 << 30) >> 30
+    5
+    """
+    return _KEPT_BYTES if memory is None else memory // _KEPT_SHARE
+
+
 def bytes_of_a_worker(numbers: int) -> int:
-    """Estimate the GPU memory of a worker from above, in bytes.
+    """Estimate the GPU memory of a worker from above, in bytes, without the records that stay there.
 
     Args:
         numbers: float32 numbers in its largest stack.

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
-from fedamp.base.devices import is_gpu
+from fedamp.base.devices import is_gpu, total_memory
 from fedamp.client.capture import RecordedPrograms, can_record
 from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers
+from fedamp.client.device_records import DeviceRecords
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
 from fedamp.client.stacked_networks import layers_of
@@ -34,6 +35,7 @@ from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.client.transfer import aligned, fetch_block, send_block
 from fedamp.data import Dataset, PaddedRecords
+from fedamp.engines import flower
 from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, Rows
 from fedamp.errors import DataError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
@@ -331,6 +333,7 @@ class _PieceTrainer:
             round_clips: clipping norm of all parameters; or of the shared and of the split part.
         """
         piece, stack, task, clips = self.piece, waiting.stack, self.task, round_clips.clips
+        there = waiting.kept.gathered(there) if waiting.kept else there
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         if self._ghost is not None:
             clipped, losses = self._ghost.run(start, there, parts, clips, task.normalised, round_clips.numbers)
@@ -423,6 +426,7 @@ class _StackInputs:
         stack: their records.
         counted: bool [slots], which slots count in the sum.
         lost: bool [units], who cannot train.
+        kept: has the records on the device; None: they are in the stack.
         batches: on the CPU; None where a step forms no update.
         tensors: that the device needs, on the CPU.
     """
@@ -432,6 +436,7 @@ class _StackInputs:
     stack: ClientStack
     counted: NDArray[np.bool_]
     lost: NDArray[np.bool_]
+    kept: DeviceRecords | None
     batches: StackBatches | None
     tensors: list[Tensor]
 
@@ -502,6 +507,8 @@ class TrainingNode:
         self._slots: dict[_Shape, int] = {}
         self._apart: set[tuple[_Shape, int]] = set()
         self._block_bytes = _BLOCK_BYTES
+        self._kept: DeviceRecords | None = None
+        self._kept_of: Dataset | None = None  # whose records they are
 
     def train(self, order: RoundOrder) -> TrainReport:
         """Train the units of an order, clip each update, and add them up.
@@ -521,6 +528,7 @@ class TrainingNode:
         sums = {name: np.zeros(array.shape) for name, array in order.arrays.items() if name not in self._frozen}
         source, waiting, done = self._members(order, sums, report), list[_Members](), list[_TrainedSum]()
         with arithmetic(self.task.client.precision, self.device):
+            self._keep_records()
             clips = _RoundClips(order.round, order.clips)
             while wave := self._next_wave(source, waiting, report):
                 clips, sent = self._send_wave(wave, clips, waiting, report)
@@ -603,10 +611,30 @@ class TrainingNode:
         Raises:
             DataError: their records cannot be read.
         """
-        ids = members.units["id"]
-        stack = ClientStack.of(ids, members.units["seed"], self._records(ids), slots, shape[-1])
+        ids, seeds = members.units["id"], members.units["seed"]
+        if self._kept is not None:
+            stack = self._kept.stack(ids, seeds, slots, shape[-1])
+        else:
+            stack = ClientStack.of(ids, seeds, self._records(ids), slots, shape[-1])
         lost, counted = self.dataset.lost(ids, stack.cohort.sizes[: len(ids)]), report.counted(ids, slots)
-        return _StackInputs(members, shape, stack, counted, lost, *members.submodel.trainer.inputs_of(stack, counted))
+        drawn = members.submodel.trainer.inputs_of(stack, counted)
+        return _StackInputs(members, shape, stack, counted, lost, self._kept, *drawn)
+
+    def _keep_records(self) -> None:
+        """Copy all records to a GPU, if they fit and this process lasts; once for each data set."""
+        if self._kept_of is self.dataset or not is_gpu(self.device) or flower.in_supernode():
+            return
+        self._kept_of, self._kept = self.dataset, None
+        self._forget_programs()  # they gather from the records of before
+        try:
+            self._kept = DeviceRecords(self.dataset, self._records, self.device, total_memory(self.device))
+        except Exception as error:  # data may raise anything; each client's records are read where it trains
+            log.info("records are copied to %s in every round: %s", self.device, one_line(error))
+
+    def _forget_programs(self) -> None:
+        """Free the memory of all recorded programs."""
+        for trainer in self._trainers.values():
+            trainer.programs.forget()
 
     def _send_wave(
         self,
@@ -653,7 +681,8 @@ class TrainingNode:
         """
         kind, submodel = (waiting.shape, waiting.slots), waiting.members.submodel
         known = waiting.slots == 1 or kind in self._apart
-        if not known and (why := self._stacking_refusal(submodel.trainer, submodel.there, waiting.stack)):
+        like = waiting.kept.like(waiting.stack) if waiting.kept else waiting.stack
+        if not known and (why := self._stacking_refusal(submodel.trainer, submodel.there, like)):
             raise _NotTogetherError(why)
         self._apart.add(kind)
 
@@ -766,8 +795,10 @@ class TrainingNode:
                 report.fail(int(clients[0]), one_line(error))
                 return []
             return [replace(members, units=half) for half in np.array_split(members.units, 2)]
-        for trainer in self._trainers.values():
-            trainer.programs.forget()  # of larger stacks, which keep their memory
+        self._forget_programs()  # of larger stacks, which keep their memory
+        if self._kept is not None:  # the records take memory, too: they are copied in every round from here on
+            self._kept = None
+            return [members]
         if slots == 1:  # how much memory a client needs follows from its records: the others train
             why = "no memory for the training of one client; expected: fewer engine.workers, a smaller model, "
             why += "client.batch_size or client.max_records, or engine.device: cpu"

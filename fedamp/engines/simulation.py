@@ -35,7 +35,7 @@ class WorkerDemand:
     """The demand of a run on a GPU, from which the number of workers follows.
 
     Attributes:
-        worker_bytes: memory of a worker (:func:`fedamp.client.task.bytes_of_a_worker`).
+        worker_bytes: memory of a worker (:func:`fedamp.client.task.bytes_of_a_worker`), with the records that it keeps.
         free_bytes: free memory on a GPU like this machine's.
         batches: stacks of clients in a round.
     """

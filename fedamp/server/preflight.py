@@ -21,7 +21,7 @@ from fedamp import rng
 from fedamp.accounting.verify import Check, Verdict
 from fedamp.base import devices
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
-from fedamp.client.task import StackSize, power_above
+from fedamp.client.task import StackSize, kept_bytes, power_above
 from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.client.transfer import aligned
 from fedamp.client.worker import TrainingNode
@@ -304,7 +304,11 @@ def check_device(inputs: RunInputs) -> Check:
     found = f"{device}: {how_clients_train(inputs)}; stacks of a round: {stacks:,}, of {slots:,} {units}"
     found += f" with {places:,} records each"
     if devices.is_gpu(devices.here(device) if device == "auto" else device):
-        found += f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory"
+        kept = amount_of_bytes(kept_bytes(devices.total_memory(device)))
+        found += (
+            f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory, and keeps records "
+        )
+        found += f"there, if they take at most {kept}"
     if device != "auto" and devices.here(device) != device:
         return Check("device", "caution", f"{found}; the device is not here, so no speed was measured")
     speed = 1 / seconds_of_a_unit(inputs, _TIMED_STEPS)
@@ -383,7 +387,8 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
     def lost(clients: NDArray[np.int64], read: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.zeros(len(clients), dtype=bool)
 
-    synthetic: Any = SimpleNamespace(input_shape=task.input_shape, sizes=sizes, gather=gather, lost=lost)
+    shape = {"input_shape": task.input_shape, "num_clients": units, "hosted": None}
+    synthetic: Any = SimpleNamespace(**shape, sizes=sizes, gather=gather, lost=lost)
     device = devices.here(plan.scenario.engine.device)
     node = TrainingNode(task.model_copy(update=changes), synthetic, device, compiled=False)
     seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.possible_draws(masks=1)[0]

@@ -20,7 +20,7 @@ from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
+from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, kept_bytes, power_above, stack_size
 from fedamp.client.training import StackTrainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
@@ -151,7 +151,8 @@ class RunInputs:
         if not devices.is_gpu(device):
             return None
         batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
-        return WorkerDemand(self.worker_bytes, devices.free_memory(device), batches)
+        taken = self.worker_bytes + kept_bytes(devices.total_memory(device))
+        return WorkerDemand(taken, devices.free_memory(device), batches)
 
     @cached_property
     def loss(self) -> Loss:

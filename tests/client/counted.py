@@ -34,6 +34,7 @@ class Counts:
     Attributes:
         operations: how often each was dispatched, by name.
         into, home: copies to the second device, and from it.
+        bytes_into: of the copies to the second device.
         reads: values that the host asks for, by operation.
         dependent: operations whose shapes follow from values.
     """
@@ -41,6 +42,7 @@ class Counts:
     operations: Counter[str] = field(default_factory=Counter)
     into: int = 0
     home: int = 0
+    bytes_into: int = 0
     reads: Counter[str] = field(default_factory=Counter)
     dependent: Counter[str] = field(default_factory=Counter)
 
@@ -75,6 +77,7 @@ class _Counting(TorchDispatchMode):
             source, target = tensors[-1], out
             if isinstance(source, Elsewhere) != isinstance(target, Elsewhere):
                 counts.into += isinstance(target, Elsewhere)
+                counts.bytes_into += isinstance(target, Elsewhere) * source.numel() * source.element_size()
                 counts.home += isinstance(source, Elsewhere)
         return out
 

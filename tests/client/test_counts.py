@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.speed import zoo
 from fedamp import rng
-from fedamp.client import clipping
+from fedamp.client import clipping, device_records
 from fedamp.client.stacked_networks import ReluMaxPool
 from fedamp.client.worker import TrainingNode, TrainReport, _RoundClips
 from fedamp.federation.local_training import LocalTraining
@@ -101,6 +101,27 @@ def test_records_are_copied_to_the_device_once_and_home_once() -> None:
     assert not found.reads
     assert not found.dependent
     assert (found.into, found.home) == (1, 1)
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_a_round_copies_numbers_of_records_in_place_of_records(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")  # other tests check that units keep apart
+    client = LocalTraining(steps=1, learning_rate=0.5)
+    task = task_of(input_shape=(300,), model=Model(name="mlp", hidden=(8,)), client=client, unit=unit)
+    records, arrays = records_of((300,), 1 if unit == "sample" else 6), initial_parameters(task.model, (300,), 3, 1)
+    order = order_of(list(range(7)), task, seeds=rng.client_seeds(0, "test", 1, np.arange(7)).tolist())
+    found, sums = [], []
+    with SecondDevice():
+        for share in (1 << 28, 0):  # what may stay on the device
+            monkeypatch.setattr(device_records, "kept_bytes", lambda memory, share=share: share)
+            node = TrainingNode(task, records, str(ELSEWHERE))
+            sums.append(trained(node, arrays, order)[0])
+            found.append(counts_of(lambda node=node: trained(node, arrays, order)))
+    kept, copied = (each.bytes_into - sum(array.nbytes for array in arrays.values()) for each in found)
+    assert copied > records.lengths.sum() * 300 * 4
+    assert kept < copied / 10
+    for name, total in sums[0].items():
+        np.testing.assert_array_equal(total, sums[1][name])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file
 
 from fedamp import rng
 from fedamp.base import devices
-from fedamp.client import stacks
+from fedamp.client import device_records, stacks
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.simulation import WorkerDemand
@@ -164,6 +165,39 @@ def test_a_round_on_another_device_gives_the_same_sum(
     assert set(low) == ({"cpu", str(ELSEWHERE)} if task.client.precision == "bfloat16" else set())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case for case in CASES if case not in SLOW])
+def test_records_that_stay_on_a_device_give_the_same_bits(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, records, arrays = setting(**CASES[case])
+    if records.inputs.dtype == np.float32:
+        records.inputs[3] = np.nan
+    records.lengths[2] = 0 if task.unit == "client" else 1
+    found, order = [], instruction(task)
+    for share in (1 << 28, 0):
+        monkeypatch.setattr(device_records, "kept_bytes", lambda memory, share=share: share)
+        node = TrainingNode(task, records, str(ELSEWHERE))
+        found.append(trained(node, arrays, order))
+        assert (node._kept is None) == (share == 0)
+    (sums, report), (expected, other) = found
+    assert (report.failed, report.clipped, report.loss_sum) == (other.failed, other.clipped, other.loss_sum)
+    for name, total in expected.items():
+        np.testing.assert_array_equal(sums[name], total)
+
+
+def test_records_that_cannot_be_read_are_copied_where_their_client_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")  # other tests check that units keep apart
+    task, records, arrays = setting()
+    kept = TrainingNode(task, records, str(ELSEWHERE))
+    sums, _ = trained(kept, arrays, instruction(task, 3))
+    kept.dataset = replace(records, unreadable=frozenset({6}))
+    again, report = trained(kept, arrays, instruction(task, 3))
+    assert kept._kept is None
+    assert not report.failed
+    for name, total in sums.items():
+        np.testing.assert_array_equal(again[name], total)
+    assert trained(kept, arrays, instruction(task, 7))[1].failed == 1
+
+
 MODELS = {"cross-entropy": own("WithTable"), "mean-squared-error": CNN, "token-cross-entropy": LSTM}
 
 
@@ -195,7 +229,7 @@ def test_a_run_takes_its_device_from_one_place(tmp_path: Path, monkeypatch: pyte
     evaluating = memory.of(lambda: prepared.evaluate(prepared.state.parameters))
     assert evaluating > 4 * prepared.test[0].size
     monkeypatch.setattr(devices, "free_memory", lambda device: 1 << 40)
-    assert prepared.demand == WorkerDemand(prepared.worker_bytes, free_bytes=1 << 40, batches=1)
+    assert prepared.demand == WorkerDemand(prepared.worker_bytes + (1 << 36), free_bytes=1 << 40, batches=1)
 
 
 # Wide, and with many records: what is the same for all clients is small beside what is stacked.
@@ -231,7 +265,30 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
     assert estimate / 8 < taken < estimate
 
 
+def test_records_that_stay_on_a_device_make_room_for_a_stack(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")
+    task = task_of(input_shape=(300,), model=MLP, client=client(), stack=StackSize(units=8))
+    records = records_of((300,), 6)
+    records.lengths[:] = 6  # one stack
+    arrays, order = initial_parameters(task.model, (300,), 3, seed=1), instruction(task)
+    node = TrainingNode(task, records, str(ELSEWHERE))
+    sums, _ = trained(node, arrays, order)
+    assert node._kept is not None
+    gc.collect()
+    needed = memory.of(lambda: trained(node, arrays, order))
+    monkeypatch.setattr(memory, "limit", memory.used + needed - records.inputs.nbytes // 2)
+    again, report = trained(node, arrays, order)
+    assert node._kept is None
+    assert not report.failed
+    assert "has no memory" not in caplog.text
+    for name, total in sums.items():
+        np.testing.assert_array_equal(again[name], total)
+
+
 def test_a_stack_that_has_no_room_is_cut(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(device_records, "kept_bytes", lambda memory: 0)
     task, records, arrays = setting(model=CNN)
     task, order = task.model_copy(update={"stack": StackSize(units=8)}), instruction(task)
     enough, enough_report = trained(TrainingNode(task, records, str(ELSEWHERE)), arrays, order)
