@@ -180,7 +180,7 @@ class PrivateStrategy(Strategy):
         self.dummies = plan.asks_every_node and not flower.is_simulated(grid)
         self.prepare(round_)
         self.collected = None  # its sums would be in memory while clients train
-        batches, all_answer = [] if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
+        batches, all_answer = None if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
         cells = math.prod(self.pipeline.parts_of_sum(round_).shapes.get(SIDE_SUM, (0,)))
         (assigned, units_left), orders = self._assigned(grid, batches, all_answer), dict[int, RoundOrder]()
         for node, units in assigned.items():
@@ -212,20 +212,23 @@ class PrivateStrategy(Strategy):
         orders = {node: replace(order, rows=own) for node, own in assigned.items()}
         return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
 
-    def _assigned(self, grid: Grid, batches: Iterable[Rows], all_answer: bool) -> tuple[dict[int, Rows], int]:
+    def _assigned(self, grid: Grid, batches: Iterable[Rows] | None, all_answer: bool) -> tuple[dict[int, Rows], int]:
         """Assign units to nodes; in a deployment there are rows for all units that a node hosts.
 
         Args:
             grid: the nodes; those that are new are asked first which units they host.
-            batches: rows of units that may train together.
+            batches: rows of units that may train together; None: the nodes draw who trains, and each is told which of
+                its units have left.
             all_answer: whether nodes without any of them are asked, too, so that all nodes do the same.
 
         Returns:
             The rows of each node, by its id; and how many units of the batches are left out.
         """
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        left_out = 0
-        if left := list(self.units_left):
+        left, left_out = sorted(self.units_left), 0
+        if batches is None:
+            batches = [rows(left, bytes(rng.SEED_BYTES), counted=False)] if left else []
+        elif left:
             each = [(batch, np.isin(batch["id"], left)) for batch in batches]
             left_out = sum(int(np.count_nonzero(batch["counted"] & out)) for batch, out in each)
             batches = [batch[~out] for batch, out in each if not out.all()]

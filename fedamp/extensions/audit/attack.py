@@ -25,6 +25,7 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DataError, ScenarioError
 from fedamp.extensions.audit.bound import AttackGuesses, AuditResult
 from fedamp.extensions.audit.planted import PlantedFederation, records_of
+from fedamp.extensions.population.account import left_units
 from fedamp.federation.check_in import log_mean
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import LocalTraining
@@ -197,7 +198,8 @@ class _Updates(NamedTuple):
 class CanaryFederation:
     """The audited federation, to be played again and again with and without its canaries.
 
-    All canaries hold the records of the first client that has any: units of a group may be alike.
+    All canaries hold the records of the first client that has any, and has not left the scenario's population: units of
+    a group may be alike. The other units answer zeros, so nobody else's records are used.
 
     Args:
         subject: with the scenario that is played.
@@ -213,9 +215,11 @@ class CanaryFederation:
         self._rounds, self._canaries = subject.played.rounds, np.arange(subject.canaries)
         self._federation = PlantedFederation(subject.played, subject.units, subject.canaries)
         self._plan, dataset = self._federation.prepared.plan, self._federation.dataset
-        filled = np.flatnonzero(dataset.sizes(np.arange(min(_CANDIDATES, dataset.num_clients))))
+        clients = np.arange(min(_CANDIDATES, dataset.num_clients))
+        filled = clients[(dataset.sizes(clients) > 0) & ~np.isin(clients, list(left_units(subject.claim.scenario)))]
         if not len(filled):
-            raise DataError(f"data: none of the first {_CANDIDATES} clients has records, so none can be a canary")
+            found = f"none of the first {_CANDIDATES} clients has records and has not left"
+            raise DataError(f"data: {found}, so none can be a canary")
         self._records = records_of(dataset, int(filled[0]))
         self._updates: dict[tuple[int, float, tuple[int, ...]], _Updates] = {}
         self.strength = self._updates_in(1).strength

@@ -84,7 +84,7 @@ class RunAccount(RunHooks):
     def __init__(self, population: Population, start: RunStart, units: Sequence[str], claim: UseClaim) -> None:
         super().__init__()
         self.population, self._claim, self._units = population, claim, units
-        self._plan, self._folder, self._place = start.plan, start.folder, start.folder.path / CLAIM
+        self._folder, self._place = start.folder, start.folder.path / CLAIM
         self._asked = self._ended = False
         self._events, self._units_left = 0, frozenset[int]()
 
@@ -105,21 +105,12 @@ class RunAccount(RunHooks):
             self._asked = True
 
     def units_left(self) -> frozenset[int]:
-        """Return the ids of units whose people have left meanwhile, or before.
-
-        Raises:
-            PopulationError: the nodes draw who checks in, so the server cannot leave anybody out.
-        """
+        """Return the ids of units whose people have left meanwhile, or before."""
         if (events := self.population.events) != self._events:
-            contents, owners = self.population.read(), self.population.owners(self._units)
-            left = np.flatnonzero(np.isin(owners, list(contents.left)))
-            self._events = events
-            if more := sorted({*left.tolist()} - self._units_left):
+            left, self._events = self.population.left_units(self._units), events
+            if more := sorted(left - self._units_left):
                 tell(f"the people of units {in_words(more)} have left: these units are asked nothing more")
-            self._units_left = frozenset(left.tolist())
-        if self._units_left and self._plan.nodes_draw:
-            found = "somebody has left, and the nodes of this run draw who checks in"
-            raise PopulationError(f"{self.population.file}: {found}; expected: a new agreement without these people")
+            self._units_left = left
         return self._units_left
 
     def has_ended(self) -> None:
@@ -319,6 +310,16 @@ def prices(of: Callable[[int], Mechanism], contents: PopulationContents, counts:
         mechanism = of(units)
         found.append(UsePrice(units, epsilon, Budget(epsilon, contents.delta).share_of_use(mechanism), mechanism))
     return tuple(found)
+
+
+def left_units(scenario: Scenario) -> frozenset[int]:
+    """Return the ids of a scenario's units whose people have left its population; empty: it names none.
+
+    Raises:
+        PopulationError: a unit is on no list, or the file is not as it was.
+    """
+    file = population_file(scenario)
+    return frozenset() if file is None else Population(file).left_units(scenario.data.unit_names(Path()))
 
 
 def check_room(runs: Sequence[tuple[Plan, int]]) -> None:

@@ -308,6 +308,16 @@ class Population:
         with self._open(write=False) as (database, contents):
             return _owners_of(self.file, database, contents, units)
 
+    def left_units(self, units: Sequence[str]) -> frozenset[int]:
+        """Return the places of those units whose people have left.
+
+        Raises:
+            PopulationError: a unit is on no list.
+        """
+        with self._open(write=False) as (database, contents):
+            owners = _owners_of(self.file, database, contents, units)
+        return frozenset(np.flatnonzero(np.isin(owners, list(contents.left))).tolist())
+
     def person(self, name: str) -> int:
         """Return the number of a person.
 

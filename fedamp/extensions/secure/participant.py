@@ -439,7 +439,8 @@ def _words_to_add(
 def _scheduled_order(order: RoundOrder, own: Participant, hosted: set[int]) -> RoundOrder:
     """Replace the units of an order by those that the node's own schedule draws.
 
-    All units train, and the others count as dummies, so that the time it takes tells nothing.
+    All units train, and the others count as dummies, so that the time it takes tells nothing. But units that the server
+    names have left: they do nothing, and the draws of the others stay the same (docs/research/leaving.md).
     """
     terms, seed = own.agreement.terms, int(own.memory.schedule, 16)
     assert terms.check_in is not None
@@ -447,7 +448,8 @@ def _scheduled_order(order: RoundOrder, own: Participant, hosted: set[int]) -> R
     here = Attendance(terms.check_in, terms.rounds, len(units), seed).cohort_of(order.round)
     submodels = task_of(order.task).submodels.draw(units, seed, order.round)
     seeds = rng.client_seeds(seed, "units", order.round, units)
-    return replace(order, rows=rows(units, seeds, submodels, np.isin(np.arange(len(units)), here)))
+    drawn = rows(units, seeds, submodels, np.isin(np.arange(len(units)), here))
+    return replace(order, rows=drawn[~np.isin(units, order.ids)])
 
 
 @lru_cache(maxsize=2)

@@ -24,6 +24,6 @@ extension = Extension(
     task_keys={"questions": "fedamp.extensions.statistics.section:TOLD_KEY"},
     unit_vectors={"questions": "fedamp.extensions.statistics.vectors:vectors_of"},
     model_libraries={"statistics": "fedamp.extensions.statistics.model:answers_model"},
-    around_run={"questions": "fedamp.extensions.statistics.answers:recorded"},
+    around_run={"questions": "fedamp.extensions.statistics.asked:recorded"},
     ledger_keys={"questions": "fedamp.extensions.statistics.ledger:QUESTIONS"},
 )

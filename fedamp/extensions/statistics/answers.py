@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +16,6 @@ from fedamp.errors import RunFolderError
 from fedamp.extensions.statistics.questions import NoisyNumber
 from fedamp.extensions.statistics.record import QuestionsRecord
 from fedamp.extensions.statistics.section import ARRAY, Questions
-from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
 
@@ -156,26 +154,3 @@ def questions_record(asked: Questions) -> QuestionsRecord:
     """Make the record of questions for a ledger."""
     sha256 = hashlib.sha256(asked.model_dump_json().encode()).hexdigest()
     return QuestionsRecord(sha256=sha256, asked=len(asked.ask), cells=asked.number_of_cells)
-
-
-class QuestionsHooks(RunHooks):
-    """Hooks that enter the questions in the ledger of a run.
-
-    Args:
-        asked: the scenario's section.
-    """
-
-    def __init__(self, asked: Questions) -> None:
-        super().__init__()
-        self._record = questions_record(asked)
-
-    def ledger(self) -> dict[str, Record]:
-        """Return the record by its key."""
-        return {"questions": self._record}
-
-
-@contextmanager
-def recorded(start: RunStart) -> Iterator[QuestionsHooks | None]:
-    """Yield the hooks of a run that asks questions; None: it asks none."""
-    asked: Questions | None = getattr(start.plan.scenario, "questions")  # noqa: B009 - a key of this extension
-    yield None if asked is None else QuestionsHooks(asked)

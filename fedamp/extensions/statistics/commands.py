@@ -22,7 +22,8 @@ def statistics(
         Path, Option("--out", help="folder of all statistics runs, with the questions asked so far")
     ] = Path("statistics"),
     scenario: Annotated[
-        Path | None, Option("--scenario", help="write the whole scenario for a deployment, and ask nothing")
+        Path | None,
+        Option("--scenario", help="write the whole scenario of new questions for a deployment, and ask nothing"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,7 +34,7 @@ def statistics(
     Of a run folder, for example of a deployment, the answers are shown.
     """
     from fedamp.extensions.statistics.answers import FILE, released_answers
-    from fedamp.extensions.statistics.asked import ask_questions, questions_of
+    from fedamp.extensions.statistics.asked import ask_questions, new_questions
     from fedamp.server.observers import Forewarning, Observers
 
     again, folder = list[str](), Path(source)
@@ -42,9 +43,8 @@ def statistics(
         answers.write(folder / FILE)
     else:
         asked = load_scenario(source, overrides)
-        questions_of(asked)
-        if scenario is not None:
-            scenario.write_text(asked.to_yaml())
+        if scenario is not None and (new := new_questions(asked, store)) is not None:
+            scenario.write_text(new.to_yaml())
             print_paths("scenario", scenario)
             return
         answers, again = ask_questions(asked, store, Observers([Forewarning(None)]))

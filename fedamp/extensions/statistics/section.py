@@ -35,6 +35,12 @@ class Questions(OptionalSection):
     level: Annotated[float, Field(ge=0.5, le=0.9999)] = Field(
         0.95, description="probability with which each interval alone covers its number"
     )
+    edition: str = Field(
+        "",
+        max_length=100,
+        exclude_if=lambda edition: not edition,
+        description="your name of the state of the records on nodes; another edition is another question",
+    )
 
     needs = facts.needs_facts(facts.UNIT_IS_CLIENT, facts.TRAINED_HERE, facts.WHOLE_MODEL, facts.GLOBAL_MODEL)
     keeps = facts.FACTS
@@ -89,7 +95,12 @@ class Questions(OptionalSection):
     def check_within(self, scenario: AnyScenario) -> None:
         """Refuse a run that is not one release of all people's vectors."""
         wanted = {"rounds": 1, "model.name": MODEL, "model.options": {"cells": self.number_of_cells}, "privacy.clip": 1}
-        wanted |= {"check_in.scheme": "all", "server.optimizer": "sgd", "server.learning_rate": 1}
+        wanted |= {
+            "data.statistics": None,
+            "check_in.scheme": "all",
+            "server.optimizer": "sgd",
+            "server.learning_rate": 1,
+        }
         for key, value in wanted.items():
             found: Any = scenario
             for part in key.split("."):

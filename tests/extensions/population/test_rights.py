@@ -18,13 +18,23 @@ import fedamp
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.engines.wire import RoundOrder
+from fedamp.errors import DataError
+from fedamp.extensions.audit import attack
 from fedamp.extensions.pages.release import release
 from fedamp.extensions.population import certificate
 from fedamp.extensions.population.certificate import Signatory, verify_certificate, write_certificate
 from fedamp.extensions.population.history import history_of
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice, counted
+from fedamp.runs.folder import RunFolder
+from fedamp.server.loop import ask, play
+from fedamp.server.setup import prepare
+from tests.deployed import Deployment
 from tests.extensions.population.test_account import ALL, SCENARIO
 from tests.extensions.population.test_store import killed_at
+from tests.extensions.secure.consortium import FIVE, Consortium, living
+from tests.extensions.secure.test_secure import assert_same_model
+from tests.federations import Silent, small
+from tests.orders import order_in
 from tests.tools import killed_before_line, wait
 
 DELTA, NOISE = 1e-5, 5.0
@@ -241,6 +251,66 @@ def test_nobody_who_is_unknown_leaves_and_one_line_says_so(fedamp, file):
     assert Population(file).read().left == {}
     assert fedamp("population", "leave", file, "3").status == 0
     assert list(Population(file).read().left) == [3]
+
+
+def test_nodes_that_draw_the_check_ins_leave_out_who_has_left_and_the_run_goes_on(file, tmp_path):
+    """All units take part in each round, so the sums of the rounds say which units were in them."""
+    every_round = ("rounds=3", "privacy.noise_multiplier=0", "check_in={scheme: balanced, k: 3}")
+    consortium = Consortium(tmp_path, *every_round, "check_in.drawn_by=node")
+    prepared = prepare(small(*living(FIVE), *every_round))
+    alone, grid = (
+        prepared.strategy(prepared.state),
+        Deployment({name: {"hosts": units} for name, units in FIVE.items()}),
+    )
+    for round_, left in ((1, frozenset()), (2, frozenset({1, 9, 10}))):
+        consortium.strategy.units_left = alone.units_left = left
+        consortium.play()
+        alone.release(round_, ask(alone, grid, round_))
+        assert_same_model(consortium.strategy, alone)
+    told = [order_in(message) for message in consortium.told["masked"]]
+    assert sorted(unit for order in told[5:] for unit in order.ids) == [1, 9, 10]
+    assert all(order.counted == [] for order in told)
+    assert len({len(order.rows) for order in told}) == 1, "messages have one length"
+
+
+def test_a_run_of_nodes_that_draw_goes_on_when_a_person_leaves(tmp_path, capsys):
+    file = tmp_path / "people.db"
+    Population.new(file, PEOPLE[:20], 4.0, DELTA)
+    drawn = ("check_in={scheme: balanced, k: 3, drawn_by: node}", "rounds=3", "privacy.noise_multiplier=12")
+    consortium = Consortium(tmp_path, *drawn, f"privacy.population={file}")
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    folder.write_scenario(consortium.prepared.plan.scenario)
+
+    class Leaving(Silent):
+        def round_done(self, record) -> None:
+            if record.round == 1:
+                Population(file).leave("7")
+
+    play(consortium.prepared, consortium, folder, Leaving())
+    ids = [order_in(message).ids for message in consortium.told["masked"]]
+    assert ids[:5] == [[]] * 5
+    assert sorted(ids[5:]) == [[]] * 8 + [[7]] * 2
+    contents = Population(file).read()
+    assert [use.state for use in contents.uses.values()] == ["settled"]
+    assert contents.spent()[7] == contents.spent()[8] > 0
+
+
+def test_an_audit_uses_no_records_of_a_person_who_has_left(tmp_path, monkeypatch):
+    file, read = tmp_path / "people.db", []
+    Population.new(file, [(str(number), str(number)) for number in range(20)], 4.0, DELTA)
+    honest = attack.records_of
+    monkeypatch.setattr(attack, "records_of", lambda dataset, unit: read.append(unit) or honest(dataset, unit))
+    asked = small("data={name: digits, clients: 20}", f"privacy.population={file}", "rounds=1", "check_in.k=1")
+    for left, canary in (("1", 0), ("0", 2)):
+        Population(file).leave(left)
+        attack.CanaryFederation(attack.subject_of(asked, 1))
+        assert read == [canary]
+        read.clear()
+    for person in map(str, range(20)):
+        Population(file).leave(person)
+    with pytest.raises(DataError, match="none of the first 1000 clients has records and has not left"):
+        attack.CanaryFederation(attack.subject_of(asked, 1))
 
 
 @pytest.mark.slow
