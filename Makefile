@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	--no-emit-package fedamp --no-emit-package torch --excludes requirements/cuda.txt pyproject.toml
 
-.PHONY: demo data test test-slow test-flower papers benchmarks docs lint wheel install lock clean
+.PHONY: demo data test test-slow test-flower rehearsal papers benchmarks docs lint wheel install lock clean
 
 demo: install            ## run the default scenario and draw its pictures
 	$(BIN)/fedamp run scenarios/digits.yaml
@@ -25,6 +25,9 @@ test-slow: install       ## the tests that take minutes
 test-flower: install     ## the tests of engines, nodes and deployments with the oldest Flower that is supported; PYTEST="-m ''": the slow ones, too
 	sh .ci/flower.sh $(BIN)/python build/flower
 	PATH="$$PATH:$(CURDIR)/$(BIN)" build/flower/bin/python -m pytest -n 4 --dist loadfile tests/client/test_node.py tests/engines tests/deployment $(PYTEST)
+
+rehearsal: install       ## as root: play what fails between the machines of a deployment, and print what others see of it
+	$(BIN)/python -m tests.deployment.rehearsal
 
 papers: data             ## the papers' figures and tables again; PAPER=modelmix for one of them
 	$(BIN)/python -m benchmarks.papers $(PAPER)

@@ -144,7 +144,7 @@ class PrivateClientApp(ClientApp):
             raise DeploymentError("the message is not sealed; expected: one of fedamp's server")
         order = RoundOrder.of(message.content)
         if not is_sealed:
-            return Message(self._answer(order, message, context).content(order), reply_to=message)
+            return flower.timely_reply(self._answer(order, message, context).content(order), message)
         seconds = 0.0
         try:
             secret, seconds = configuration.acquainted(kind, order, context), answer_after(kind, order)
@@ -164,7 +164,7 @@ class PrivateClientApp(ClientApp):
             status = AnswerStatus.STARTED_AGAIN if again else AnswerStatus.FAILED
             data = RoundAnswer(text=why, status=status).sealed(order)
         time.sleep(max(0.0, began + seconds - time.monotonic()))
-        return Message(message_content(data), reply_to=message)
+        return flower.timely_reply(message_content(data), message)
 
     def _answer(self, order: RoundOrder, message: Message, context: Context) -> RoundAnswer:
         """Answer an order that this node's policy allows: name the units, take part in an exchange, or train.

@@ -27,7 +27,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, wraps
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from time import monotonic
@@ -40,6 +42,7 @@ from fedamp.errors import DeploymentError
 
 FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
 PAUSE = 5.0  # seconds before a process is started again
+LARGEST_SKEW = timedelta(seconds=3)  # of two clocks that tell the same time; dates are in whole seconds
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # A pool of threads that is there when a process forks is broken in the fork.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
@@ -194,7 +197,7 @@ def supernode(arguments: Sequence[str]) -> None:
         arguments: of ``flower-supernode``.
     """
     _end_with_the_node()
-    _tell_refusals()
+    _watch_refusals()
     from flwr.supernode.cli import flower_supernode
 
     if _flower_version().startswith(FLOWER):
@@ -203,21 +206,43 @@ def supernode(arguments: Sequence[str]) -> None:
     flower_supernode()
 
 
-def _tell_refusals() -> None:
-    """Say once that the server refuses this node's key; Flower says that it could not establish a connection."""
-    httpx = import_module("httpx")
-    send, tell = httpx.Client.send, cache(_say_line)
+def _watch_refusals() -> None:
+    """Say once why the server refuses this node, and sign again where this machine's clock is the reason.
 
-    @wraps(send)
-    def heard(*arguments: Any, **options: Any) -> Any:
-        response = send(*arguments, **options)
+    Flower refuses a request that was signed 5 s after the server's time, or 305 s before it. Its SuperNode then says
+    that it could not establish a connection. The time is there so that nobody sends an old request again. Each answer
+    tells the server's time, under its certificate, so a node may sign by it.
+    """
+    signer, httpx = import_module("flwr.supernode.node_auth_http_interceptor"), import_module("httpx")
+    intercept, own_time, tell = signer.NodeAuthHttpInterceptor.intercept, signer.now, cache(_say_line)
+    ahead = timedelta()  # of this clock
+    signer.now = lambda: own_time() - ahead
+
+    def watched(self: Any, context: Any, call_next: Any) -> Any:
+        nonlocal ahead
+        response = intercept(self, context, call_next)
+        if response.status_code != httpx.codes.UNAUTHORIZED:
+            return response
+        with suppress(TypeError, ValueError):  # an answer without a date
+            found = own_time() - parsedate_to_datetime(response.headers.get("date"))
+            if abs(found - ahead) > LARGEST_SKEW:
+                ahead, off = (
+                    found,
+                    f"{abs(found).total_seconds():.0f} s {'ahead of' if found > timedelta() else 'behind'}",
+                )
+                _say_line(f"the clock is {off} the server's; the node signs by the server's; expected: set the clock")
+                for name in (
+                    signer.FLEET_HTTP_PUBLIC_KEY_HEADER,
+                    signer.TIMESTAMP_HEADER,
+                    signer.FLEET_HTTP_SIGNATURE_HEADER,
+                ):
+                    del context.request.headers[name]
+                response = intercept(self, context, call_next)
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            tell(
-                "the server refuses this node's key (is it revoked, or a clock wrong?); expected: fedamp enroll --renew"
-            )
+            tell("the server refuses this node's key (is it revoked?); expected: fedamp enroll --renew")
         return response
 
-    httpx.Client.send = heard
+    signer.NodeAuthHttpInterceptor.intercept = watched
 
 
 class Waits:

@@ -160,28 +160,49 @@ def test_a_fork_holds_nothing_of_its_neighbours(parent):
     assert len(held[0]) == len(held[1])
 
 
-def test_a_server_that_refuses_the_key_is_named_once_in_the_log():
-    """Flower's SuperNode asks by httpx, and says that it could not establish a connection."""
+def test_a_node_says_why_it_is_refused_and_signs_by_the_servers_clock():
+    """Flower says that it could not establish a connection."""
     program = """
-import http.server, threading, httpx
+import http.server, threading
+from datetime import UTC, datetime, timedelta
+import httpx
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supercore.primitives.asymmetric import generate_key_pairs
+from flwr.supernode import node_auth_http_interceptor as signer
+from flwr.supernode.fleet_http_client import FleetHttpClient
 from fedamp.client import node
 
-class Refuses(http.server.BaseHTTPRequestHandler):
+statuses = iter([200, 503, 401, 401])
+
+class Server(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        self.send_response(int(self.path[1:]))
+        age = (datetime.now(UTC) - datetime.fromisoformat(self.headers[signer.TIMESTAMP_HEADER])).total_seconds()
+        self.send_response(next(statuses) if -5 < age < 305 else 401)  # as Flower does
+        self.send_header("content-length", "0")
         self.end_headers()
 
-server = http.server.HTTPServer(("127.0.0.1", 0), Refuses)
+server = http.server.HTTPServer(("127.0.0.1", 0), Server)
 threading.Thread(target=server.serve_forever, daemon=True).start()
-node._tell_refusals()
-with httpx.Client(trust_env=False) as client:
-    for status in (200, 503, 401, 401):
-        print(client.post(f"http://127.0.0.1:{server.server_port}/{status}").status_code, flush=True)
+signer.now = lambda: datetime.now(UTC) + timedelta(hours=1)
+node._watch_refusals()
+client = FleetHttpClient.from_server_address(
+    f"127.0.0.1:{server.server_port}", True, None, [signer.NodeAuthHttpInterceptor(*generate_key_pairs())]
+)
+for _ in range(4):
+    try:
+        client.ActivateNode(ActivateNodeRequest())
+        print(200)
+    except httpx.HTTPStatusError as error:
+        print(error.response.status_code)
 """
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert answer.stdout.split() == ["200", "503", "401", "401"]
-    [line] = [line for line in answer.stderr.splitlines() if line.startswith("fedamp node: ")]
-    assert line.startswith("fedamp node: the server refuses this node's key (is it revoked, or a clock wrong?)")
+    assert answer.stdout.split() == ["200", "503", "401", "401"], answer.stderr
+    clock, key = (line for line in answer.stderr.splitlines() if line.startswith("fedamp node: "))
+    ahead = re.match(
+        r"fedamp node: the clock is (\d+) s ahead of the server's; the node signs by the server's; ", clock
+    )
+    assert abs(int(ahead[1]) - 3600) < 600  # a busy machine may take its time
+    assert key.startswith("fedamp node: the server refuses this node's key (is it revoked?)")
 
 
 def test_a_message_goes_on_where_the_parent_dies_and_the_next_waits_for_another(parent):

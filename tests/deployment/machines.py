@@ -20,6 +20,7 @@ import psutil
 
 from fedamp.data.sections import DigitsData
 from fedamp.extensions.deployment import membership
+from tests.deployment.hosts import Hosts
 from tests.deployment.janitor import start
 from tests.documentation import shell
 from tests.tools import wait
@@ -30,82 +31,50 @@ PAGE = "docs/deployment.md"
 NODES = ["site0", "site1", "site2"]  # as on the page
 
 
-class Network:
-    """Linux network namespaces, one a machine, on a bridge that leads nowhere else. As a context manager.
-
-    Args:
-        machines: their names.
-        tag: tells its namespaces from those of others; at most four letters.
-    """
-
-    def __init__(self, machines: Sequence[str], tag: str) -> None:
-        self.machines, self.tag = list(machines), tag
-
-    def __enter__(self) -> "Network":
-        hub = f"{self.tag}hub"
-        self._ip("netns", "add", hub)
-        self._ip("-n", hub, "link", "add", "bridge", "type", "bridge")
-        self._ip("-n", hub, "link", "set", "bridge", "up")
-        for number, machine in enumerate(self.machines):
-            name = self.tag + machine
-            self._ip("netns", "add", name)
-            peer = ("peer", "name", f"port{number}", "netns", hub)
-            self._ip("-n", name, "link", "add", "eth0", "type", "veth", *peer)
-            self._ip("-n", hub, "link", "set", f"port{number}", "master", "bridge", "up")
-            self._ip("-n", name, "address", "add", f"{self.address(machine)}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                self._ip("-n", name, "link", "set", device, "up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name in ("hub", *self.machines):
-            self._ip("netns", "delete", self.tag + name)
-
-    def pull_the_cable(self, machine: str) -> None:
-        """From now on a machine and the others do not hear of each other."""
-        self._ip("-n", self.tag + machine, "link", "set", "eth0", "down")
-
-    def address(self, machine: str) -> str:
-        return f"10.77.0.{self.machines.index(machine) + 1}"
-
-    def inside(self, machine: str) -> list[str]:
-        """What goes before a command to run it on a machine."""
-        return ["ip", "netns", "exec", self.tag + machine]
-
-    @staticmethod
-    def allowed() -> bool:
-        """Whether this system lets us make namespaces, with links between them."""
-        if shutil.which("ip") is None or os.geteuid() != 0:
-            return False
-        try:
-            with Network(["probe"], tag="fdap"):
-                return True
-        except subprocess.CalledProcessError:
-            return False
-
-    @staticmethod
-    def _ip(*arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 class Machines:
     """The processes of one deployment, all of them ended by :meth:`stop`.
 
     Args:
         folder: a subfolder for the server, and one for every node.
         names: of the nodes.
-        network: where each machine has an address of its own; left out: all share the loopback one.
+        hosts: where each machine has a user, a disk and an address of its own; left out: all share those of this one.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], network: "Network | None" = None) -> None:
-        self.folder, self.names, self.server, self.network = folder, list(names), folder / "server", network
+    def __init__(self, folder: Path, names: Sequence[str], hosts: Hosts | None = None) -> None:
+        self.folder, self.names, self.hosts = folder, list(names), hosts
         self.port, self.inner_port = free_port(), free_port()  # of the proxy; of the SuperLink
         self.processes: dict[str, subprocess.Popen] = {}
-        for name in ("server", *names):
-            (folder / name).mkdir()
-        shutil.copytree(DOCUMENTS / "app", self.server / "app")
-        (self.server / "nginx.conf").write_text(self.ported((DOCUMENTS / "nginx.conf").read_text()))
+        if hosts is None:
+            for name in ("server", *names):
+                (folder / name).mkdir()
+        self.server = self.place("server")
+        self.give(DOCUMENTS / "app", "server")
+        (folder / "nginx.conf").write_text(self.ported((DOCUMENTS / "nginx.conf").read_text()))
+        self.give(folder / "nginx.conf", "server")
         self.shell("server: make the keys")
+
+    def place(self, name: str) -> Path:
+        """The folder of a machine, as we reach it."""
+        return self.folder / name if self.hosts is None else self.hosts.outside(name)
+
+    def give(self, file: Path, name: str, to: str = "") -> None:
+        """Carry a file or folder to the folder of a machine."""
+        if self.hosts is not None:
+            self.hosts.give(file, name, to)
+        else:
+            (shutil.copytree if file.is_dir() else shutil.copy)(file, self.folder / name / (to or file.name))
+
+    @property
+    def records(self) -> Path:
+        """Where :meth:`deal_records` puts the records of all, in ``all``."""
+        return self.folder if self.hosts is None else self.folder / "records"
+
+    def deal_records(self, clients: int) -> None:
+        """Give the server and the nodes their records."""
+        partition_digits(self.records, self.names, clients)
+        if self.hosts is not None:
+            for name in ("server", *self.names):
+                self.give(self.records / name / "data", name)
 
     @property
     def authority(self) -> bytes:
@@ -115,33 +84,44 @@ class Machines:
     def ported(self, text: str) -> str:
         """The page's text with ports that are free here, and, where machines share an address, that address alone."""
         text = text.replace("9090", str(self.inner_port))
-        return text.replace("listen 8000", f"listen {'' if self.network else '127.0.0.1:'}{self.port}")
+        return text.replace("listen 8000", f"listen {'' if self.hosts else '127.0.0.1:'}{self.port}")
 
     def start_server(self) -> None:
         """The SuperLink and the proxy before it."""
-        self.start("superlink", "server: start the SuperLink", self.server)
-        self.start("proxy", "server: start the proxy", self.server)
+        self.start("superlink", "server: start the SuperLink", self.folder / "server")
+        self.start("proxy", "server: start the proxy", self.folder / "server")
         self.wait_for_superlink()
 
     def admit_nodes(self) -> None:
         """Each node makes its key, and the server registers it by name."""
         self.shell("server: name the SuperLink")
-        for name in self.names:  # a process for each would take seconds
-            with chdir(self.folder / name):
-                membership.enroll(name, None, False)
-            shutil.copy(self.folder / name / f"{name}.request", self.server)
+        for name in self.names:
+            self.enroll(name)
         admit, requests = shell(PAGE, "server: admit the nodes"), [f"{name}.request" for name in self.names]
         self.run(admit.replace(" ".join(f"{name}.request" for name in NODES), " ".join(requests)))
         self.hand_out(*self.names)
 
+    def enroll(self, name: str, renew: bool = False) -> None:
+        """A node makes a key, and its request comes to the server."""
+        if self.hosts is not None:
+            self.shell(f"node: make {'another' if renew else 'the'} key", name, NODE=name)
+        else:  # a process for each would take seconds
+            with chdir(self.folder / name):
+                membership.enroll(name, None, renew)
+        self.give(self.place(name) / f"{name}.request", "server")
+
     def hand_out(self, *names: str) -> None:
         """The nodes follow their admissions."""
         for name in names:
-            with chdir(self.folder / name):
-                membership.enroll(name, self.server / f"{name}.admission", False)
+            if self.hosts is not None:
+                self.give(self.server / f"{name}.admission", name)
+                self.shell("node: follow the admission", name, NODE=name)
+            else:
+                with chdir(self.folder / name):
+                    membership.enroll(name, self.server / f"{name}.admission", False)
 
     def wait_for_superlink(self) -> None:
-        if self.network is None:
+        if self.hosts is None:
             wait(lambda: listens(self.inner_port), 60, "the SuperLink to listen")
             return
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.inner_port}))"
@@ -151,7 +131,8 @@ class Machines:
     def start_node(self, name: str, command: str = "fedamp node", config: str = "") -> None:
         """``command``: the page's, or ``flower-supernode``; ``config`` goes after the page's configuration."""
         settings = {"NODE": name, "RUNTIME_PORT": str(free_port())}
-        self.start(name, "node: start the SuperNode", self.folder / name, command=command, config=config, **settings)
+        folder = self.folder / name
+        self.start(name, "node: start the SuperNode", folder, command=command, config=config, **settings)
 
     def start_stranger(self, name: str) -> None:
         """A node whose key nobody has registered."""
@@ -183,10 +164,11 @@ class Machines:
 
     def run(self, commands: str, folder: Path | None = None, **settings: str) -> str:
         """Run commands on the server, or in another folder; AssertionError with what they say where they fail."""
+        folder = folder or self.folder / "server"
         done = subprocess.run(
-            [*self._inside("server" if folder is None else folder.name), "sh", "-euc", self.ported(commands)],
-            env=self.environment() | settings,
-            cwd=folder or self.server,
+            [*self._inside(folder.name), "sh", "-euc", self.ported(commands)],
+            env=self.environment(folder.name) | settings,
+            cwd=folder if self.hosts is None else None,
             capture_output=True,
             text=True,
             check=False,
@@ -206,11 +188,12 @@ class Machines:
     ) -> None:
         text = shell(page, title).replace("fedamp node", f"exec {command}").replace('/data\\""', f'/data\\"{config}"')
         words = [*self._inside(folder.name), "sh", "-euc", self.ported(text)]
-        environment = self.environment() | {"FLWR_LOG_LEVEL": "INFO"} | settings
-        self.processes[name] = start(words, self.folder / f"{name}.log", folder, environment)
+        environment = self.environment(folder.name) | {"FLWR_LOG_LEVEL": "INFO"} | settings
+        where = folder if self.hosts is None else None
+        self.processes[name] = start(words, self.folder / f"{name}.log", where, environment)
 
     def _inside(self, machine: str) -> list[str]:
-        return [] if self.network is None else self.network.inside(machine)
+        return [] if self.hosts is None else self.hosts.inside(machine)
 
     def kill(self, name: str) -> None:
         """As a power cut does."""
@@ -230,7 +213,7 @@ class Machines:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                ours = process.environ().get("FLWR_HOME") == self.environment()["FLWR_HOME"]
+                ours = process.environ().get("FLWR_HOME", "").startswith(f"{self.folder}/")
                 if ours and process.name().startswith(name) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
@@ -242,11 +225,12 @@ class Machines:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def environment(self) -> dict[str, str]:
-        return os.environ | {
-            "HOST": "127.0.0.1" if self.network is None else self.network.address("server"),
+    def environment(self, machine: str = "server") -> dict[str, str]:
+        inherited = dict(os.environ) if self.hosts is None else self.hosts.environment(machine)
+        return inherited | {
+            "HOST": "127.0.0.1" if self.hosts is None else self.hosts.address("server"),
             "PORT": str(self.port),
-            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_HOME": str(self.folder / ("flwr" if self.hosts is None else f"{machine}/.flwr")),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),

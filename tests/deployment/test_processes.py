@@ -17,7 +17,7 @@ from fedamp.engines.simulation import SerialGrid
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
 from fedamp.federation.running import Faults
-from tests.deployment.machines import NODES, PAGE, Machines, Network, partition_digits, wait
+from tests.deployment.machines import NODES, PAGE, Machines, wait
 from tests.documentation import blocks
 from tests.extensions.trackers.test_trackers import scalars
 from tests.server.plays import largest_difference, ledger_of, play_in, rounds_of
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 
 def write_scenario(machines: Machines, **changes) -> dict:
     """The page's scenario, and data for it."""
-    partition_digits(machines.folder, machines.names, CLIENTS)
+    machines.deal_records(CLIENTS)
     [block] = blocks(PAGE, "yaml")
     raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
@@ -84,7 +84,7 @@ class Away(FaultyGrid):
 
 def assert_equals_simulation(machines: Machines, raw: dict, away: set[int]) -> None:
     """The scenario as it is, with all data in one folder."""
-    told = {"path": str(machines.folder / "all" / "data"), "classes": 10, "test_is_public": True}
+    told = {"path": str(machines.records / "all" / "data"), "classes": 10, "test_is_public": True}
     raw = raw | {"data": raw["data"] | told}
     simulated, deployed = machines.folder / "simulated", machines.server / "run"
     play_in(simulated, reader.validate_scenario(raw, "hospitals"), grid=Away(away))
@@ -232,22 +232,3 @@ def test_a_superlink_that_is_gone_ends_the_run_which_goes_on_when_it_is_back(mac
     start_again()
     wait_for_end(machines, 240)
     assert_equals_simulation(machines, raw, away=set())
-
-
-@pytest.mark.slow
-def test_machines_with_addresses_of_their_own(tmp_path, proxy):
-    if not Network.allowed():
-        pytest.skip("nobody may make network namespaces here")
-    with Network(["server", *NODES], tag="fda") as network:
-        machines = Machines(tmp_path, NODES, network)
-        try:
-            raw = write_scenario(machines)
-            machines.start_server()
-            machines.admit_nodes()
-            machines.shell("node: check the way to the server", where="site1")
-            start_nodes(machines)
-            machines.start_run(known_seed=True)
-            wait_for_end(machines, 200)
-            assert_equals_simulation(machines, raw, away=set())
-        finally:
-            machines.stop()

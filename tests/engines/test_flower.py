@@ -3,10 +3,13 @@
 import logging
 import subprocess
 import sys
+from datetime import timedelta
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.server.utils.validator import validate_message
+from flwr.supercore.date import now
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from fedamp.engines import flower
@@ -59,3 +62,16 @@ def test_a_line_of_the_log_cannot_be_forged(tmp_path):
     assert [line.split(": ", 1)[1][:12] for line in records] == ["reply refuse", "the run fail"] * 2
     assert len(text) < 500_000  # instead of 40 MB
     assert set(text) - {"\n"} == {letter for letter in text if letter.isprintable()}
+
+
+@pytest.mark.parametrize("ahead", [-86_400.0, 180.0])
+def test_flower_takes_a_reply_of_a_node_whose_clock_is_off(monkeypatch, ahead):
+    flower.identify()
+    order = Message(RecordDict(), 2**63 + 7, "query", ttl=60.0)
+    flower.set_message_id(order, "order")
+    with monkeypatch.context() as there:
+        there.setattr(sys.modules["flwr.app.message.message"], "now", lambda: now() + timedelta(seconds=ahead))
+        reply = flower.timely_reply(RecordDict(), order)
+    flower.set_message_id(reply, "reply")
+    assert [error for error in validate_message(reply, is_reply_message=True) if "ttl" in error.lower()] == []
+    assert reply.metadata.created_at + reply.metadata.ttl == pytest.approx(order.metadata.created_at + 60.0)

@@ -103,7 +103,8 @@ def examine_superlink(address: str, root_certificates: Path | None) -> list[Chec
         connection.connect()
         checks += _over_tls(connection, host)
     except ssl.SSLCertVerificationError as error:
-        checks.append(_check_of("certificate", False, f"refused: {error.verify_message}; see docs/deployment.md"))
+        told = f"refused: {error.verify_message}; this machine's time is {time.strftime('%F %T', time.gmtime())} UTC"
+        checks.append(_check_of("certificate", False, told, "see docs/deployment.md"))
     except ssl.SSLError as error:
         without_tls = f"no TLS on {address} ({error.reason}); start the SuperLink with it"
         checks.append(_check_of("certificate", False, without_tls))
@@ -270,7 +271,7 @@ def _over_tls(connection: http.client.HTTPSConnection, host: str) -> list[Check]
         Check.of_failure("certificate", f"signed by the authority, for {host}"),
         _check_expiry("certificate's validity", [str(certificate["notAfter"])]),
         Check.of_failure("service", "a SuperLink that is ready", fail=None if answer.status == 200 else no_superlink),
-        _check_of("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s"),
+        _check_of("clock", skew <= LARGEST_SKEW, clock, f"expected: {LARGEST_SKEW:g} s; set this machine's clock"),
         _check_of("closed", not opened, opened or "the nodes' API is open, and nothing else", closing),
     ]
 

@@ -360,10 +360,10 @@ for line in sys.stdin:
 def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    """Begin a certificate that holds from five minutes ago for some days."""
+    """Begin a certificate that holds from a day ago, for the clocks of others, and for some days."""
     now = datetime.datetime.now(datetime.UTC)
     made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    made = made.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(minutes=5))
+    made = made.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
     made = made.not_valid_after(now + datetime.timedelta(days=days))
     return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
