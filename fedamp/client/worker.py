@@ -509,6 +509,7 @@ class TrainingNode:
         self._block_bytes = _BLOCK_BYTES
         self._kept: DeviceRecords | None = None
         self._kept_of: Dataset | None = None  # whose records they are
+        self._ahead: dict[tuple[bytes, int, _Shape], _StackInputs] = {}  # of the next round, by units and shape
 
     def train(self, order: RoundOrder) -> TrainReport:
         """Train the units of an order, clip each update, and add them up.
@@ -550,6 +551,7 @@ class TrainingNode:
                     del each, there, trained  # the next stack needs their memory
                 if not is_gpu(self.device):  # there a copy takes no time, and memory is for one stack
                     self._bring_home(done, sums, report)
+            self._draw_ahead(order)  # a GPU still trains
             self._bring_home(done, sums, report)
         report.reported.sort()  # in which order they trained tells their sizes
         report.sums, report.seconds = sums, time.monotonic() - begin
@@ -612,6 +614,9 @@ class TrainingNode:
             DataError: their records cannot be read.
         """
         ids, seeds = members.units["id"], members.units["seed"]
+        drawn_ahead = self._ahead.get((members.units.tobytes(), slots, shape))
+        if drawn_ahead and drawn_ahead.kept is self._kept:
+            return replace(drawn_ahead, members=members)
         if self._kept is not None:
             stack = self._kept.stack(ids, seeds, slots, shape[-1])
         else:
@@ -619,6 +624,20 @@ class TrainingNode:
         lost, counted = self.dataset.lost(ids, stack.cohort.sizes[: len(ids)]), report.counted(ids, slots)
         drawn = members.submodel.trainer.inputs_of(stack, counted)
         return _StackInputs(members, shape, stack, counted, lost, self._kept, *drawn)
+
+    def _draw_ahead(self, order: RoundOrder) -> None:
+        """Draw the stacks of the next round from what the server tells of it, if their records stay on the GPU.
+
+        They are the same as if they were drawn later: all draws follow from the seeds of the units.
+        """
+        self._ahead.clear()
+        units = order.following[order.following["id"] < CANARY]
+        if self._kept is None or not len(units) or order.extracted != WHOLE:
+            return
+        following, report = replace(order, round=order.round + 1, rows=units), TrainReport()
+        with fails_alone("drawing the next round"):
+            for each in self._next_wave(self._members(following, {}, report), [], report):
+                self._ahead[each.members.units.tobytes(), each.slots, each.shape] = each
 
     def _keep_records(self) -> None:
         """Copy all records to a GPU, if they fit and this process lasts; once for each data set."""

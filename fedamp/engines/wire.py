@@ -16,7 +16,7 @@ Nothing here adds noise: an answer holds exact sums of clipped updates, and must
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from hashlib import sha256
@@ -166,6 +166,7 @@ class RoundOrder:
         answer_bytes: length of that protocol's answer; 0: a sum is asked.
         cells: numbers of a side sum (:class:`fedamp.federation.side_sums.SideSum`); 0: none is asked.
         trains: whether the units train; False: only a side sum is asked.
+        following: rows of the next round, which a simulated node may draw ahead; sealed bytes never have them.
 
     Raises:
         ValueError: norms of more than two parts, units with another submodel than the one that was sent, or a number
@@ -186,6 +187,7 @@ class RoundOrder:
     answer_bytes: int = 0
     cells: int = 0
     trains: bool = True
+    following: Rows = field(default_factory=lambda: np.zeros(0, UNIT))
 
     def __post_init__(self) -> None:
         for name, largest in LARGEST.items():
@@ -242,7 +244,10 @@ class RoundOrder:
 
         The arrays are shared, so never write to them.
         """
-        return RecordDict({"order": ConfigRecord({"head": self._head()}), "arrays": flower.to_record(self.arrays)})
+        told = ConfigRecord({"head": self._head()})
+        if len(self.following):
+            told["following"] = self.following.tobytes()
+        return RecordDict({"order": told, "arrays": flower.to_record(self.arrays)})
 
     def sealed(self) -> bytes:
         """Write the order as sealed bytes, for the node of a deployment."""
@@ -261,7 +266,8 @@ class RoundOrder:
                 return cls._read(_open_sealed(data))
             if not isinstance(order, ConfigRecord) or not isinstance(arrays, ArrayRecord):
                 raise ValueError("it has no order")
-            return cls._read(memoryview(order["head"]), flower.from_record(arrays))  # type: ignore[arg-type]
+            read = cls._read(memoryview(order["head"]), flower.from_record(arrays))  # type: ignore[arg-type]
+            return replace(read, following=np.frombuffer(order.get("following", b""), UNIT))  # type: ignore[arg-type]
         except Exception as error:
             raise DeploymentError(
                 f"the message cannot be read ({error}); expected: one of a server with the same version of fedamp"

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedamp import rng
+from fedamp.base import devices
 from fedamp.client.task import ClientTask
 from fedamp.engines import flower
 from fedamp.engines.deployment import guarded
@@ -117,7 +118,8 @@ class PrivateStrategy(Strategy):
         self.collected: Aggregate | None = None
         self._asked = AskedRound(0)  # for Flower's loop alone
         self._task_json = task.to_json()
-        self._batches: tuple[int, list[Rows]] = (0, [])
+        self._batches: dict[int, list[Rows]] = {}  # by round
+        self._draws_ahead = False  # whether nodes are told of the next round
         self.dummies = False
         self.units_left: frozenset[int] = frozenset()
 
@@ -140,10 +142,13 @@ class PrivateStrategy(Strategy):
         return super().start(guarded(grid), *arguments, **named)
 
     def prepare(self, server_round: int) -> None:
-        """Draw a round's cohort and its batches, before the round if there is time."""
-        if self._batches[0] != server_round:
-            trained = self.dummies and self.task.answer_after is None
-            self._batches = server_round, batches_of(self.plan, server_round, self.task.stack.units, trained)
+        """Draw a round's cohort and its batches, before the round if there is time; for GPUs also the round after."""
+        trained = self.dummies and self.task.answer_after is None
+        last = min(server_round + self._draws_ahead, self.plan.last_round)
+        self._batches = {
+            each: self._batches.get(each) or batches_of(self.plan, each, self.task.stack.units, trained)
+            for each in range(server_round, max(server_round, last) + 1)
+        }
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -178,9 +183,12 @@ class PrivateStrategy(Strategy):
         self.pipeline.check_budget(round_)
         plan, masked = self.plan, self.pipeline.aggregator.plays(grid)
         self.dummies = plan.asks_every_node and not flower.is_simulated(grid)
+        if flower.is_simulated(grid) and not masked:
+            device = plan.scenario.engine.device
+            self._draws_ahead = devices.is_gpu(devices.here(device) if device == "auto" else device)
         self.prepare(round_)
         self.collected = None  # its sums would be in memory while clients train
-        batches, all_answer = None if masked and plan.nodes_draw else self._batches[1], masked or self.dummies
+        batches, all_answer = None if masked and plan.nodes_draw else self._batches[round_], masked or self.dummies
         cells = math.prod(self.pipeline.parts_of_sum(round_).shapes.get(SIDE_SUM, (0,)))
         (assigned, units_left), orders = self._assigned(grid, batches, all_answer), dict[int, RoundOrder]()
         for node, units in assigned.items():
@@ -188,6 +196,9 @@ class PrivateStrategy(Strategy):
             one = len(submodels) == 1 and node not in self.roster.everywhere and not (all_answer or cells)
             extracted = submodels.pop() if one else WHOLE
             orders[node] = self._order(round_, units, extracted, cells=cells, config=dict(config or {}))
+        if self._draws_ahead:
+            ahead = self.roster.assign(self._batches.get(round_ + 1, ()))
+            orders = {node: replace(each, following=ahead.get(node, each.following)) for node, each in orders.items()}
         return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
 
     def order_side_sum(self, grid: Grid, units: NDArray[np.int64] | None = None) -> AskedRound:

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.client import device_records, stacks
+from fedamp.client.stacks import StackBatches
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker
 from fedamp.client.worker import TrainingNode
 from fedamp.engines.simulation import WorkerDemand
@@ -263,6 +264,50 @@ def test_a_batch_takes_no_more_memory_than_is_estimated(case: str) -> None:
     taken = memory.of(lambda: trained(node, arrays, instruction(task, clients)))
     estimate = bytes_of_a_worker(numbers) - bytes_of_a_worker(0)
     assert estimate / 8 < taken < estimate
+
+
+def test_a_node_draws_the_next_round_ahead_and_the_bits_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")
+    task, records, arrays = setting()
+    now, following = instruction(task, 5), replace(instruction(task, 7), round=2)
+    told = RoundOrder.of(replace(now, arrays=arrays, following=following.rows).content())
+    drawn, draw, home = list[str](), StackBatches.drawn, TrainingNode._bring_home
+    monkeypatch.setattr(StackBatches, "drawn", lambda *given: drawn.append("drawn") or draw(*given))
+    monkeypatch.setattr(TrainingNode, "_bring_home", lambda *given: drawn.append("home") or home(*given))
+    expected, _ = trained(TrainingNode(task, records, str(ELSEWHERE)), arrays, following)
+    node = TrainingNode(task, records, str(ELSEWHERE))
+    node.train(told)
+    assert drawn[-2:] == ["drawn", "home"], "while the device trains"
+    drawn.clear()
+    found, _ = trained(node, arrays, following)
+    assert drawn == ["home"]
+    for name, total in expected.items():
+        np.testing.assert_array_equal(found[name], total)
+    node.train(told)
+    drawn.clear()
+    trained(node, arrays, replace(following, rows=following.rows[1:]))
+    assert "drawn" in drawn, "another cohort than was told"
+
+
+@pytest.mark.slow
+def test_a_run_that_draws_ahead_has_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "available", lambda asked: str(ELSEWHERE))
+    monkeypatch.setattr(devices, "here", lambda asked: "cpu")
+    asked, taken = small("rounds=4", "check_in.k=2", "data.clients=20", "engine.device=cuda"), list[bool]()
+    read = TrainingNode._read
+
+    def reading(node: TrainingNode, *given: Any) -> Any:
+        found = read(node, *given)
+        taken.append(any(found.tensors is each.tensors for each in node._ahead.values()))
+        return found
+
+    monkeypatch.setattr(TrainingNode, "_read", reading)
+    launch.launch(asked, Silent(), tmp_path / "ahead")
+    assert any(taken)
+    monkeypatch.setattr(TrainingNode, "_draw_ahead", lambda *_: None)
+    launch.launch(asked, Silent(), tmp_path / "later")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("ahead", "later"))
+    assert all(np.array_equal(values, other[name]) for name, values in one.items())
 
 
 def test_records_that_stay_on_a_device_make_room_for_a_stack(

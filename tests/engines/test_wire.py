@@ -67,7 +67,7 @@ def same(one, other) -> bool:
             assert list(first) == list(second)
             pairs = zip(first.values(), second.values(), strict=True)
             assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
-        elif each.name == "rows":
+        elif each.name in ("rows", "following"):
             assert first.tobytes() == second.tobytes()
         else:
             assert first == second, each.name
@@ -93,6 +93,14 @@ def test_an_order_comes_out_as_it_went_in_and_its_size_tells_no_unit(shapes, uni
     assert same(RoundOrder.of(order.content()), order)
     assert RoundOrder.of(message_content(data)).digest == order.digest
     assert len(data) == len(order_of(shapes, (), room, **order.config).sealed())
+
+
+def test_simulated_orders_alone_tell_the_next_round():
+    order = order_of({"weight": (3,)})
+    told = replace(order, following=rows([7, 9], bytes(32)))
+    assert RoundOrder.of(told.content()).following.tobytes() == told.following.tobytes()
+    assert len(RoundOrder.of(message_content(told.sealed())).following) == 0
+    assert len(told.sealed()) == len(order.sealed())
 
 
 @EXAMPLES
