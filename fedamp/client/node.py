@@ -37,7 +37,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from fedamp.base.files import temporary_folder
+from fedamp.base.log_lines import log_as_json
 from fedamp.client import program
+from fedamp.client.program import say_line
 from fedamp.errors import DeploymentError
 
 FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
@@ -106,7 +108,7 @@ class _Node:
         if not os.access(name, os.X_OK):  # the tmpfs of a container, say
             why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
         if why_not:
-            _say_line(f"each message gets a process of its own, as Flower starts it: {why_not}")
+            say_line(f"each message gets a process of its own, as Flower starts it: {why_not}")
         path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
         self._environment = os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
         self._lasting = not why_not
@@ -138,7 +140,7 @@ class _Node:
                 if self._stopping or code == _WRONG_ARGUMENTS:
                     return code if code >= 0 else 128 - code
                 self._supernode, ended = None, f"the SuperNode ended with {code}"
-            _say_line(f"{ended}; started again in {PAUSE:g} s")
+            say_line(f"{ended}; started again in {PAUSE:g} s")
             until = monotonic() + PAUSE
             while not self._stopping and monotonic() < until:
                 time.sleep(0.1)
@@ -174,11 +176,6 @@ def _in_foreground() -> bool:
         return False
 
 
-def _say_line(line: str) -> None:
-    """Print a line for the node's owner on standard error."""
-    print(f"fedamp node: {line}", file=sys.stderr, flush=True)
-
-
 def _flower_version() -> str:
     """Return the version of Flower that is installed."""
     return importlib.metadata.version("flwr")
@@ -202,6 +199,7 @@ def supernode(arguments: Sequence[str]) -> None:
 
     if _flower_version().startswith(FLOWER):
         sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
+    log_as_json("flwr", "fedamp")
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
 
@@ -214,7 +212,7 @@ def _watch_refusals() -> None:
     tells the server's time, under its certificate, so a node may sign by it.
     """
     signer, httpx = import_module("flwr.supernode.node_auth_http_interceptor"), import_module("httpx")
-    intercept, own_time, tell = signer.NodeAuthHttpInterceptor.intercept, signer.now, cache(_say_line)
+    intercept, own_time, tell = signer.NodeAuthHttpInterceptor.intercept, signer.now, cache(say_line)
     ahead = timedelta()  # of this clock
     signer.now = lambda: own_time() - ahead
 
@@ -230,7 +228,7 @@ def _watch_refusals() -> None:
                     found,
                     f"{abs(found).total_seconds():.0f} s {'ahead of' if found > timedelta() else 'behind'}",
                 )
-                _say_line(f"the clock is {off} the server's; the node signs by the server's; expected: set the clock")
+                say_line(f"the clock is {off} the server's; the node signs by the server's; expected: set the clock")
                 for name in (
                     signer.FLEET_HTTP_PUBLIC_KEY_HEADER,
                     signer.TIMESTAMP_HEADER,
@@ -328,6 +326,7 @@ def everything() -> Callable[[], None]:
         threads = int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
         import_module("torch").set_num_threads(threads)
         import_module("numpy.random").seed()
+        log_as_json("flwr", "fedamp")
         flwr_clientapp()
 
     return run

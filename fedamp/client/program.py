@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
 PATIENCE = 60.0  # seconds for the parent, which may be starting
@@ -54,9 +55,18 @@ def main(place: str, arguments: list[str]) -> int:
     return code
 
 
+def say_line(line: str) -> None:
+    """Print a line for the node's owner on standard error, in the form of :mod:`fedamp.base.log_lines`."""
+    told = f"fedamp node: {line}"
+    if os.environ.get("FEDAMP_LOG") == "json":
+        now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+        told = json.dumps({"time": now, "level": "warning", "logger": "fedamp.node", "message": line})
+    print(told, file=sys.stderr, flush=True)
+
+
 def _become_flowers(place: str, arguments: list[str], reason: str) -> None:
     """Replace this process by the program of this name that is next on the PATH, and say why on standard error."""
-    print(f"fedamp node: a process of its own for this message, as Flower starts it ({reason})", file=sys.stderr)
+    say_line(f"a process of its own for this message, as Flower starts it ({reason})")
     own = os.path.dirname(place)
     path = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != own]
     os.environ["PATH"] = os.pathsep.join(path)

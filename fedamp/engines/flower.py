@@ -35,6 +35,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from fedamp.base.files import as_its_folder
+from fedamp.base.log_lines import LONGEST_RECORD, JsonRecords, wants_json
 from fedamp.base.text import visible
 from fedamp.errors import FedampError, FederationError
 
@@ -42,7 +43,6 @@ APP_RAISED, NODE_LOST, APP_CRASHED = 2, 5, 8  # codes of error replies, as real 
 STARTED_AGAIN = 1001  # ours: the node has forgotten the server
 SERVER_NODE = 1
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LONGEST_RECORD = 100_000  # letters of the log
 
 log = logging.getLogger("fedamp.server")
 
@@ -443,7 +443,7 @@ def chatter_to(log: Path, *loggers: str) -> Iterator[None]:
         loggers: names of further loggers. Those of fedamp log from level INFO on.
     """
     handler = _LogFile(log, delay=True)
-    handler.setFormatter(_Margin(LOG_FORMAT))
+    handler.setFormatter(JsonRecords() if wants_json() else _Margin(LOG_FORMAT))
     quiet = [FLOWER_LOGGER, *(logging.getLogger(name) for name in loggers)]
     for logger in quiet:
         settings = _SETTINGS.setdefault(logger, {None: (logger.handlers[:], logger.propagate, logger.level)})

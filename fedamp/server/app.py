@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedamp.base.log_lines import line_of
 from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
@@ -73,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
             summary = play(inputs, with_faults(grid, scenario.faults), folder, watching)
     with fails_alone("the display"):
         quality = _quality_in_words(summary.final.score, summary.side_release)
-        print(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}", flush=True)
+        _print_line(f"{summary.stopped_because} after round {summary.rounds_completed}: {quality}")
 
 
 @contextmanager
@@ -122,6 +124,11 @@ def _quality_in_words(score: Score | None, side: SideRelease | None) -> str:
     return f"{score[0]} {score[1]}" if score else (side.in_short if side else "not evaluated")
 
 
+def _print_line(message: str, **facts: Any) -> None:
+    """Print a line for everybody who reads Flower's log."""
+    print(line_of("fedamp.server", message, **facts), flush=True)
+
+
 class PrintingObserver(Observer):
     """Observer that prints the released numbers, a line a round: everybody who reads Flower's log may see them."""
 
@@ -131,8 +138,9 @@ class PrintingObserver(Observer):
         plan = inputs.plan
         said = plan.rehearsal or "known seed: no protection from anyone who knows it"
         self._note = f" ({said})" if plan.known_seed else ""
-        print(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done", flush=True)
+        _print_line(f"{plan.scenario.name}: {plan.scenario.rounds} rounds, {len(finished)} of them done")
 
     def round_done(self, record: RoundRecord) -> None:
         spent = f"epsilon {record.epsilon_upper}{self._note}"
-        print(f"round {record.round}: {_quality_in_words(record.score, record.side_release)}, {spent}", flush=True)
+        told = f"round {record.round}: {_quality_in_words(record.score, record.side_release)}, {spent}"
+        _print_line(told, round=record.round, epsilon_spent=record.epsilon_upper)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from typer import Option
 
+from fedamp.base.log_lines import line_of, wants_json
+from fedamp.base.text import printable
 from fedamp.cli import terminal
 from fedamp.cli.terminal import AsJson, print_answer
 
@@ -22,6 +24,8 @@ def doctor(
 ) -> None:
     """Show versions, devices and memory, and check a deployment. Prints a fix for each problem.
 
+    FEDAMP_LOG=json prints a JSON line for each check.
+
     Exit status: 0 if nothing of the deployment fails, 1 if a check does.
     """
     from fedamp.extensions.deployment import doctor as examinations
@@ -32,6 +36,12 @@ def doctor(
     checks += examinations.examine_node(*node) if node else []
     checks += examinations.examine_site(site) if site else []
     checks += examinations.examine_server(server) if server else []
-    answer = examinations.examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
-    print_answer(answer, as_json, doctor_table)
+    if wants_json() and not as_json:
+        for check in checks:
+            level = {"pass": "info", "caution": "warning"}.get(check.verdict, "error")
+            told = f"{check.name}: {printable(check.found)}"
+            print(line_of("fedamp.doctor", told, level, check=check.name, verdict=check.verdict))
+    else:
+        answer = examinations.examine_machine() | ({"deployment": checks_json(checks)} if checks else {})
+        print_answer(answer, as_json, doctor_table)
     terminal.judge(checks)
