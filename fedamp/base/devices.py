@@ -19,6 +19,7 @@ import numpy as np
 
 from fedamp.errors import InputError
 
+BUSY_LOAD, SCARCE_MEMORY = 2.0, 0.03  # processes a core; share of the memory that is free
 PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
@@ -123,6 +124,23 @@ def memory() -> tuple[int, int]:
         if found := re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
             return total, int(found[1]) * 1024
     return total, total
+
+
+def load_share() -> float:
+    """Return how many processes each core of this machine has had to run in the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def busy_words() -> str:
+    """Say how busy this machine is, to go behind the line of a wait that was in vain; empty: it is not busy.
+
+    A machine that is too small for what it runs is else taken for one that failed.
+    """
+    total, free = memory()
+    if load_share() < BUSY_LOAD and free > SCARCE_MEMORY * total:
+        return ""
+    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores, {free / 1e9:.1f} GB of memory free"
+    return f"; this machine is busy ({load}), so it may be late, not broken"
 
 
 def free_memory(device: str) -> int:

@@ -140,7 +140,9 @@ class _Node:
                 if self._stopping or code == _WRONG_ARGUMENTS:
                     return code if code >= 0 else 128 - code
                 self._supernode, ended = None, f"the SuperNode ended with {code}"
-            say_line(f"{ended}; started again in {PAUSE:g} s")
+            from fedamp.base import devices  # nothing else here needs NumPy
+
+            say_line(f"{ended}; started again in {PAUSE:g} s{devices.busy_words()}")
             until = monotonic() + PAUSE
             while not self._stopping and monotonic() < until:
                 time.sleep(0.1)

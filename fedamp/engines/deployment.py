@@ -19,6 +19,7 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from fedamp.base import devices
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, NodeFailedError, RoundAnswer, RoundOrder, message_content
 from fedamp.errors import FederationError
@@ -103,7 +104,7 @@ class DeploymentGrid:
     def get_nodes(self) -> list[NodeInfo]:
         """Return Flower's description of the connected nodes, with the time at which each has connected."""
         try:
-            return self._superlink.nodes(monotonic() + self._superlink.PATIENCE + 1)
+            return self._superlink.nodes(monotonic() + self._superlink.patience() + 1)
         except ValueError as error:
             raise FederationError(f"the SuperLink did not list its nodes: {error}") from None
 
@@ -115,7 +116,7 @@ class DeploymentGrid:
         """
         orders = [self._order(message) for message in messages]
         for order in orders:
-            self._advance(order, monotonic() + self._superlink.PATIENCE + 1)
+            self._advance(order, monotonic() + self._superlink.patience() + 1)
             self._pings[order.message.metadata.dst_node_id] = order
         return [order.message.metadata.message_id for order in orders]
 
@@ -177,7 +178,8 @@ class DeploymentGrid:
             pool.shutdown(wait=False, cancel_futures=True)
         replies = [order.reply for order in orders if order.reply is not None]
         if self._superlink.trouble and not replies:
-            raise FederationError(f"the SuperLink did not answer in time ({self._superlink.trouble})")
+            busy = devices.busy_words()
+            raise FederationError(f"the SuperLink did not answer in time ({self._superlink.trouble}){busy}")
         return replies
 
     def _since(self, deadline: float) -> dict[int, str]:

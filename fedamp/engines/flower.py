@@ -15,13 +15,14 @@ from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Event, Lock
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import httpx
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import HEARTBEAT_PATIENCE
 from flwr.common.serde import message_to_proto
 from flwr.proto import message_pb2, runtime_pb2
 from flwr.proto.node_pb2 import Node, NodeInfo
@@ -34,6 +35,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+from fedamp.base import devices
 from fedamp.base.files import as_its_folder
 from fedamp.base.log_lines import LONGEST_RECORD, JsonRecords, wants_json
 from fedamp.base.text import visible
@@ -194,6 +196,19 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
     return found
 
 
+def seconds_since_heard(node: NodeInfo) -> float | None:
+    """Return how long ago the SuperLink has heard of a node; None: it does not say.
+
+    A node sends a sign of life every half minute.
+
+    Args:
+        node: as the SuperLink lists it, now.
+    """
+    if not node.HasField("online_until"):
+        return None
+    return time() - node.online_until + HEARTBEAT_PATIENCE * node.heartbeat_interval
+
+
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message its id, as Flower's SuperLink does on arrival, and our grids before they send."""
     message.metadata.__dict__["_message_id"] = message_id
@@ -281,13 +296,14 @@ class SuperLink:
         leaving: set when no call shall be tried again.
 
     Raises:
-        FederationError: from every method: nobody has answered for ``PATIENCE`` seconds, or the run was stopped.
+        FederationError: from every method: nobody has answered for :meth:`patience` seconds, or the run was stopped.
         TimeoutError: from every method: it is busy with this call, or the deadline has come.
         ValueError: from every method: it cannot give what was asked for, or what a node sent is too long or of another
             form.
     """
 
     PATIENCE = 60.0
+    MOST_LOAD = 5  # processes a core, for which it waits as many times as long
     BUSY = 30.0  # seconds for one try
     LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
 
@@ -297,6 +313,10 @@ class SuperLink:
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
         self.close = self._client.close
+
+    def patience(self) -> float:
+        """Return the seconds to wait for a SuperLink: longer where each core has several processes to run."""
+        return self.PATIENCE * min(max(1.0, round(devices.load_share())), self.MOST_LOAD)
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
         """Return the connected nodes."""
@@ -387,7 +407,7 @@ class SuperLink:
 
     def _call(self, method: str, request: Any, deadline: float) -> Any:
         """Call a method of the SuperLink, again and again while it cannot be reached, and translate its errors."""
-        until = min(deadline, monotonic() + self.PATIENCE)
+        until = min(deadline, monotonic() + (patience := self.patience()))
         while True:
             self._client._client.timeout = min(self.BUSY, max(1.0, until - monotonic()))
             try:
@@ -405,12 +425,14 @@ class SuperLink:
                 trouble = f"{type(error).__name__}: {error}"
             with self._lock:  # one line of several threads
                 if not self.trouble:
-                    log.warning("the SuperLink does not answer (%s); trying again for %g s", trouble, self.PATIENCE)
+                    told = trouble, patience, devices.busy_words()
+                    log.warning("the SuperLink does not answer (%s); trying again for %g s%s", *told)
                 self.trouble = trouble
             if monotonic() >= deadline or self.leaving.is_set():
                 raise TimeoutError(trouble)
             if monotonic() >= until:
-                raise FederationError(f"the SuperLink has not answered for {self.PATIENCE:g} s ({trouble})")
+                told_busy = devices.busy_words()
+                raise FederationError(f"the SuperLink has not answered for {patience:g} s ({trouble}){told_busy}")
             self.leaving.wait(min(1.0, max(0.0, until - monotonic())))
 
     def _check_length(self, response: httpx.Response) -> None:

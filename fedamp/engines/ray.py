@@ -198,7 +198,7 @@ class RayGrid(SimulationGrid):
         try:
             if not self._pipe.poll(None if patience is None else patience + GRACE):
                 self._driver.kill()  # its next answer would be the one to this request
-                raise FederationError(f"Ray did not answer within {patience:.1f} s")
+                raise FederationError(f"Ray did not answer within {patience + GRACE:.1f} s{devices.busy_words()}")
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise FederationError(f"Ray ended (exit code {self._driver.wait()})") from None

@@ -26,6 +26,7 @@ from ray._private import services
 from ray._raylet import persist_port  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError
 
+from fedamp.base import devices
 from fedamp.base.reading import TYPED, read_regular
 from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
@@ -131,7 +132,7 @@ def _ask_patiently(ask: Callable[..., Any], *question: Any) -> Any:
         with suppress(RuntimeError):
             return ask(*question)
         sleep(0.1)
-    raise FederationError("Ray's raylet did not come up")
+    raise FederationError(f"Ray's raylet did not come up{devices.busy_words()}")
 
 
 def _connect_cluster(address: str) -> None:

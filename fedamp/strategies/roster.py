@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedamp.base import devices
 from fedamp.base.ids import Ranges, in_words, members, ranges
 from fedamp.base.text import printable
 from fedamp.engines import flower
@@ -128,6 +129,11 @@ class NodeRoster:
             log.warning("nodes %s were started again", ", ".join(map(self.name, sorted(again))))
             self.forget(again)  # without this their next order would be lost: they have forgotten this server
         self._since |= since
+        for node in found:
+            heard = flower.seconds_since_heard(node) if self._missed[node.node_id] else None
+            if heard is not None:
+                told = self.name(node.node_id), max(0.0, heard), self.federation.round_deadline, devices.busy_words()
+                log.warning("node %s was heard %.0f s ago: busy, or round_deadline (%g s) is too short for it%s", *told)
 
         asked = RoundOrder(task, below=self.units)
 

@@ -272,7 +272,7 @@ def told(text: str) -> list[str]:
     text = re.sub(r"\x1b\[\d+m", "", text)
     lines = [re.sub(r"^[\d-]+ [\d:,]+ (\w+) fedamp\.\w+: ", "", line) for line in text.splitlines()]
     kept = [line for line in lines if re.match(r"\w", line) and not re.match(r"(INFO|DEBUG)\b|202\d", line)]
-    return list(dict.fromkeys(re.sub(r"\(\d{9,}\)|\d{9,}", "N", line)[:300] for line in kept))
+    return list(dict.fromkeys(re.sub(r"\(\d{9,}\)|\d{9,}|[\d.]+(?= s)", "N", line)[:300] for line in kept))
 
 
 def play_fault(play: Play, fault: Fault) -> Row:

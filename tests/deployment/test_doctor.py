@@ -260,3 +260,16 @@ def test_each_thing_that_a_server_lacks_has_its_command(tmp_path):
     assert named(doctor.examine_server(tmp_path))["nodes"][1].endswith("--address HOST:PORT")
     membership.RegisteredNodes(numbers={"site0": "7"}).write(tmp_path / "nodes.json")
     assert {verdict for verdict, _ in named(doctor.examine_server(tmp_path)).values()} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("load", "free", "verdicts"),
+    [(0.5, 8e9, ["pass", "pass"]), (50.0, 8e9, ["pass", "caution"]), (0.5, 1e8, ["fail", "pass"])],
+)
+def test_a_machine_that_is_too_small_or_busy_is_named(monkeypatch, load, free, verdicts):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr("fedamp.base.devices.memory", lambda: (16e9, free))
+    checks = doctor.examine_capacity()
+    assert [check.verdict for check in checks] == verdicts
+    assert checks[1].found.startswith(f"{load / 2:.1f} processes wait for each core")

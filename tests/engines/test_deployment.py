@@ -253,6 +253,7 @@ def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
             node.order()
             link.stop()
             monkeypatch.setattr(flower.SuperLink, "PATIENCE", 0.5)
+            monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
             with pytest.raises(FederationError, match=r"^the SuperLink has not answered for 0\.5 s \(.*refused\)$"):
                 waiting.result()
         for call in (
@@ -267,6 +268,22 @@ def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
             grid.send_and_receive([order_to(node)], timeout=0.05)
     said = caplog.text.count("the SuperLink does not answer")
     assert said in (1, 2), "once more where a call is still answered while the SuperLink stops"
+
+
+def test_a_busy_machine_is_called_busy_and_waited_for_longer(monkeypatch, caplog):
+    """Load 25 on one core: deadlines fired, and the SuperLink was said to be gone."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("fedamp.base.devices.memory", lambda: (16e9, 8e9))
+    monkeypatch.setattr(flower.SuperLink, "PATIENCE", 0.1)
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid:
+        link.stop()
+        for load, seconds, said in (
+            (0.0, "0.1", r"\)$"),
+            (25.0, "0.5", r"\); this machine is busy \(load 25 on 1 cores, "),
+        ):
+            monkeypatch.setattr("os.getloadavg", lambda load=load: (load, load, load))
+            with pytest.raises(FederationError, match=rf"^the SuperLink has not answered for {seconds} s .*{said}"):
+                grid.get_node_ids()
 
 
 def test_a_run_that_was_stopped_ends_with_a_line():

@@ -55,7 +55,8 @@ class Machines(Grid):
         return [node for node in HOSTS if node != SILENT or not self.gone]
 
     def get_nodes(self):
-        return [NodeInfo(node_id=node, name=f"site{node % 8}") for node in self.get_node_ids()]
+        heard = {"online_until": time.time() - 12 + 2 * 30, "heartbeat_interval": 30.0}  # 12 s ago, in Flower's terms
+        return [NodeInfo(node_id=node, name=f"site{node % 8}", **heard) for node in self.get_node_ids()]
 
     def push_messages(self, messages):
         ids = []
@@ -151,6 +152,7 @@ def test_a_silent_node_stalls_two_rounds_and_is_back_when_it_answers(tmp_path, m
     assert [line["nodes_back"] for line in lines] == [[], [], [], [], [], [SILENT], [], []]
     assert machines.asked_to_train() == 6  # not in rounds 4 and 5
     assert caplog.text.count(f"node site7 ({SILENT}) did not answer in time") == 2
+    assert caplog.text.count(f"node site7 ({SILENT}) was heard 12 s ago: busy, or round_deadline (") == 1
     assert f"node site7 ({SILENT}) missed 2 messages in a row" in caplog.text
     assert f"node site7 ({SILENT}) answers again" in caplog.text
     # What is charged, and by what is divided, is as planned.

@@ -36,6 +36,7 @@ def doctor(
     checks += examinations.examine_node(*node) if node else []
     checks += examinations.examine_site(site) if site else []
     checks += examinations.examine_server(server) if server else []
+    checks += examinations.examine_capacity() if site or server else []
     if wants_json() and not as_json:
         for check in checks:
             level = {"pass": "info", "caution": "warning"}.get(check.verdict, "error")

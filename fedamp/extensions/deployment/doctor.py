@@ -32,6 +32,7 @@ from fedamp.extension import offered
 FLOWER = (1, 41), (1, 43)  # the first version that is supported, and the first that is not: as in pyproject.toml
 PACKAGES = "fedamp", "flwr", "torch", "ray", "numpy", "scipy", "numba", "datasets", "dp-accounting"
 TIMEOUT = 10.0  # seconds, for every connection
+LEAST_MEMORY, LEAST_DISK = 500e6, 100e6  # bytes; what `fedamp node` uses, or the server, with a small model
 LEAST_DAYS = 14  # of a certificate that needs no attention yet
 LARGEST_SKEW = 5.0  # seconds; Flower refuses messages whose signatures are much older or newer
 # Paths that must be closed to others: harmless requests to those of Flower's APIs that run code, as they are and as a
@@ -56,6 +57,22 @@ def examine_machine() -> dict[str, Any]:
         "free_disk_bytes": shutil.disk_usage(Path()).free,
         "devices": devices.names() or ["cpu"],
     }
+
+
+def examine_capacity() -> list[Check]:
+    """Check that this machine is not too small, or too busy, for a node or a server."""
+    _, free = devices.memory()
+    disk, load = shutil.disk_usage(Path()).free, devices.load_share()
+    found = f"{free / 1e9:.1f} GB of memory and {disk / 1e9:.1f} GB of disk free"
+    needed = f"expected: {LEAST_MEMORY / 1e9:g} and {LEAST_DISK / 1e9:g} GB, with a small model"
+    checks = [_check_of("size", free >= LEAST_MEMORY and disk >= LEAST_DISK, found, needed)]
+    said = f"{load:.1f} processes wait for each core"
+    if load >= devices.BUSY_LOAD:
+        return [
+            *checks,
+            Check("load", "caution", f"{said}; expected: less work here, or a longer federation.round_deadline"),
+        ]
+    return [*checks, Check.of_failure("load", said)]
 
 
 def _installed_version(name: str) -> str | None:
