@@ -29,6 +29,7 @@ from flwr.supercore.protobuf.client import PROTOBUF_MEDIA_TYPE, ProtobufRequestC
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from google.protobuf.message import Message as ProtobufMessage
+from httpx import HTTPStatusError
 
 from fedamp import rng
 from fedamp.client.app import app
@@ -198,7 +199,11 @@ def serve(attacker: "Attacker", honest: Sequence[WireNode], ended: Callable[[], 
         orders = [(node, order) for node in honest if (order := node.pull()) is not None]
         if mine is not None:  # the others' messages are in the SuperLink still
             attacker.spy(mine, [order for _, order in orders])
-            attacker.react(mine)
+            try:
+                attacker.react(mine)
+            except HTTPStatusError:  # a run that ended meanwhile takes no answer
+                if not ended():
+                    raise
         for node, order in orders:
             node.confirm(order)
             node.react(order)
