@@ -130,7 +130,8 @@ class NodeRoster:
             self.forget(again)  # without this their next order would be lost: they have forgotten this server
         self._since |= since
         for node in found:
-            heard = flower.seconds_since_heard(node) if self._missed[node.node_id] else None
+            late = node.node_id in self._asked and self._missed[node.node_id]
+            heard = flower.seconds_since_heard(node) if late else None
             if heard is not None:
                 told = self.name(node.node_id), max(0.0, heard), self.federation.round_deadline, devices.busy_words()
                 log.warning("node %s was heard %.0f s ago: busy, or round_deadline (%g s) is too short for it%s", *told)

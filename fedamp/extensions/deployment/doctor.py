@@ -65,7 +65,8 @@ def examine_capacity() -> list[Check]:
     disk, load = shutil.disk_usage(Path()).free, devices.load_share()
     found = f"{free / 1e9:.1f} GB of memory and {disk / 1e9:.1f} GB of disk free"
     needed = f"expected: {LEAST_MEMORY / 1e9:g} and {LEAST_DISK / 1e9:g} GB, with a small model"
-    checks = [_check_of("size", free >= LEAST_MEMORY and disk >= LEAST_DISK, found, needed)]
+    small = free < LEAST_MEMORY or disk < LEAST_DISK
+    checks = [Check.of_failure("size", found, fail=f"{found}; {needed}" if small else None)]
     said = f"{load:.1f} processes wait for each core"
     if load >= devices.BUSY_LOAD:
         return [
