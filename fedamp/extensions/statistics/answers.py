@@ -22,8 +22,8 @@ from fedamp.runs.run import Run, read_run
 FILE = "answers.json"
 TOLERANCE = 1e-6  # of numbers that another machine computes again
 COVERS = (
-    "Each interval alone covers its number with the stated probability, over the noise. That the people are a sample "
-    "is not covered."
+    "Each interval alone covers its number with the stated probability, over the noise, and also among the results in "
+    "which the number is shown. That the people are a sample is not covered."
 )
 
 

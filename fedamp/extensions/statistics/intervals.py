@@ -17,6 +17,8 @@ from fedamp.base.arrays import Floats
 
 NUISANCE = 0.1
 """Share of the error that the intervals of the unknown means spend."""
+SELECTION = 0.01
+"""Share of the error that is spent on the lower end of a count that decides whether a number is shown."""
 _PLACES = 9  # of each unknown mean at which the ratio is computed
 
 
@@ -27,6 +29,36 @@ def normal_quantile(error: float) -> float:
     1.96
     """
     return NormalDist().inv_cdf(1 - error / 2)
+
+
+def shown_error(error: float, count: float, noise: float, least: float) -> float:
+    """Return an error for an interval of a number that is shown only where a noisy count reached a threshold.
+
+    Noise has lifted such a count more often than it has lowered it. Among the results in which the number is shown, the
+    interval misses with at most the wanted error: one part of it is spent on a lower end of the true count, given that
+    the count is shown. With that end the number is shown with a known probability at least, and the other part is
+    multiplied by that (an event of probability p has at most 1 / p times the probability if the number is shown).
+
+    Args:
+        error: that is wanted.
+        count: the noisy count, at least ``least``.
+        noise: deviation of the count's noise.
+        least: the threshold.
+
+    >>> shown_error(0.05, 1000.0, 4.0, 10.0)
+    0.0495
+    """
+    if not noise:
+        return error
+    part, low, high = SELECTION * error, max(0.0, count - 9 * noise), count
+    if count > least + 12 * noise:
+        return error - part
+    for _ in range(20):
+        middle = (low + high) / 2
+        above, shown = (0.5 * math.erfc((end - middle) / noise / math.sqrt(2)) for end in (count, least))
+        low, high = (middle, high) if above < part * shown else (low, middle)
+    shown = 0.5 * math.erfc((least - low) / noise / math.sqrt(2))
+    return (error - part) * max(shown, 1e-9)  # what is rarer than that does not happen
 
 
 def ratio_interval(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from fedamp.base.arrays import Floats
@@ -29,8 +29,14 @@ from fedamp.extensions.statistics.columns import (
     numbers_of,
     places_of,
 )
-from fedamp.extensions.statistics.intervals import moments_interval, normal_quantile, quantile_interval, ratio_interval
-from fedamp.extensions.statistics.life import log_rank, survival_curve
+from fedamp.extensions.statistics.intervals import (
+    moments_interval,
+    normal_quantile,
+    quantile_interval,
+    ratio_interval,
+    shown_error,
+)
+from fedamp.extensions.statistics.life import at_risk, log_rank, survival_curve
 
 QuestionColumns = Mapping[str, NDArray[Any]]
 """Values by column, [records] each, as the files spell them."""
@@ -51,17 +57,29 @@ class NoisySum(NamedTuple):
     error: float
     least: float
 
-    def total_of(self, name: str, cells: Floats, count: float | None = None) -> "NoisyNumber":
-        """Make a number that is a sum of cells, with its interval.
+    def resting_on(self, count: ArrayLike, cells: int = 1) -> "NoisySum":
+        """Return the same sum with the error that the interval of a number has where this count lets it be shown.
+
+        Args:
+            count: the noisy count; or several, of which the smallest decides.
+            cells: that each count is the sum of.
+        """
+        noise, error = self.deviation * math.sqrt(cells), self.error
+        for each in np.ravel(count).tolist():
+            error = shown_error(error, each, noise, self.least) if each >= self.least else error
+        return self._replace(error=error)
+
+    def total_of(self, name: str, cells: Floats) -> "NoisyNumber":
+        """Make a count that is a sum of cells, with its interval.
 
         Args:
             name: of the number.
             cells: some of these cells.
-            count: noisy count on which the number rests; default: itself.
         """
         value = float(cells.sum())
-        half = normal_quantile(self.error) * self.deviation * math.sqrt(cells.size)
-        return self.unless_few(name, value if count is None else count, value, value - half, value + half)
+        error = self.resting_on(value, cells.size).error
+        half = normal_quantile(error) * self.deviation * math.sqrt(cells.size)
+        return self.unless_few(name, value, value, value - half, value + half)
 
     def unless_few(
         self, name: str, count: float, value: float, lower: float, upper: float, **people: float
@@ -71,7 +89,7 @@ class NoisySum(NamedTuple):
         Args:
             name: of the number.
             count: the noisy count.
-            value, lower, upper, people: as of :class:`NoisyNumber`.
+            value, lower, upper, people: as of :class:`NoisyNumber`, with the error of :meth:`resting_on`.
         """
         if count < self.least:
             return NoisyNumber(name=name)
@@ -232,6 +250,7 @@ class QuantileQuestion(PeopleQuestion):
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         count = float(noisy.cells.sum())
         yield noisy.total_of("count", noisy.cells)
+        noisy = noisy.resting_on(count, noisy.cells.size)
         edges = (self.bins[0], *self.bins, self.bins[-1])
         for share in self.shares:
             place, part, first, last = quantile_interval(noisy.cells, share, noisy.deviation, noisy.error)
@@ -261,14 +280,15 @@ class MeanQuestion(PeopleQuestion, Range):
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         count, total = noisy.cells
         yield noisy.total_of("count", noisy.cells[:1])
-        value, half = self.middle * count + self.half * total, normal_quantile(noisy.error) * noisy.deviation
-        half *= math.hypot(self.middle, self.half)
+        value, error = self.middle * count + self.half * total, noisy.resting_on(count).error
+        half = normal_quantile(error) * noisy.deviation * math.hypot(self.middle, self.half)
         yield noisy.unless_few("sum", count, value, value - half, value + half)
         yield self.mean_of(noisy, "mean", noisy.cells)
 
     def mean_of(self, noisy: NoisySum, name: str, cells: Floats) -> NoisyNumber:
         """Make the mean from a noisy count and a noisy sum of scaled numbers."""
-        lower, upper = ratio_interval(cells, [0, 1], [1, 0], noisy.deviation, noisy.error, (-1.0, 1.0))
+        error = noisy.resting_on(cells[0]).error
+        lower, upper = ratio_interval(cells, [0, 1], [1, 0], noisy.deviation, error, (-1.0, 1.0))
         value = min(max(cells[1] / cells[0] if cells[0] > 0 else 0.0, lower), upper)
         return noisy.unless_few(name, cells[0], *(self.middle + self.half * each for each in (value, lower, upper)))
 
@@ -286,7 +306,8 @@ class VarianceQuestion(MeanQuestion):
 
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         yield from super().answer_numbers(noisy._replace(cells=noisy.cells[:2]))
-        found = moments_interval(noisy.cells, "variance", noisy.deviation, noisy.error)
+        error = noisy.resting_on(noisy.cells[0]).error
+        found = moments_interval(noisy.cells, "variance", noisy.deviation, error)
         yield noisy.unless_few("variance", noisy.cells[0], *(self.half**2 * each for each in found))
 
 
@@ -339,6 +360,7 @@ class CorrelationQuestion(PeopleQuestion):
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         count = float(noisy.cells[0])
         yield noisy.total_of("count", noisy.cells[:1])
+        noisy = noisy.resting_on(count)
         found = moments_interval(noisy.cells, "covariance", noisy.deviation, noisy.error)
         scale = self.of[0].half * self.of[1].half
         yield noisy.unless_few("covariance", count, *(scale * each for each in found))
@@ -397,17 +419,21 @@ class SurvivalQuestion(PeopleQuestion):
         for name, cells in zip(self.groups, each, strict=True):
             start = f"{name}: " * bool(name)
             yield noisy.total_of(f"{start}people", cells)
-            curve = survival_curve(cells, noisy.deviation, noisy.least, noisy.error)
-            for time, point in zip(self.grid, curve, strict=False):
-                wider = {"people_lower": point.people_lower, "people_upper": point.people_upper}
-                numbers = (point.at_risk, point.survival, point.lower, point.upper)
-                yield noisy.unless_few(f"{start}survival at {time:g}", *numbers, **wider)
+            risk = at_risk(cells, noisy.deviation)[0].tolist()
+            errors = [noisy.resting_on(count, 2 * (len(risk) - place)).error for place, count in enumerate(risk[:-1])]
+            for time, count, point in zip(
+                self.grid, risk, survival_curve(cells, noisy.deviation, errors), strict=False
+            ):
+                value, lower, upper, *people = point
+                wider = dict(zip(("people_lower", "people_upper"), people, strict=True))
+                yield noisy.unless_few(f"{start}survival at {time:g}", count, value, lower, upper, **wider)
         if len(self.words) == 2:
             yield from self._compared(noisy, each[:2])
 
     def _compared(self, noisy: NoisySum, groups: Floats) -> Iterator[NoisyNumber]:
         """Yield the log-rank test of two groups; its probability counts the noise as further variance."""
-        count = float(min(cells.sum() for cells in groups))
+        counts = groups.sum((1, 2))
+        count, noisy = float(counts.min()), noisy.resting_on(counts, groups[0].size)
         used, beyond, lower, upper, variance = log_rank(groups, noisy.deviation, noisy.least, noisy.error)
         if not used:
             return
@@ -425,8 +451,13 @@ class SurvivalQuestion(PeopleQuestion):
     @property
     def caveats(self) -> tuple[str, ...]:
         inexact = "Intervals of survival and of the log-rank test are those of the delta method."
-        wider = "The wider interval of a curve also covers people as a sample (Greenwood), and noise."
-        return (*super().caveats, inexact, wider, "Curves and the test end where noise hides the people at risk.")
+        wider = "The wider interval of a curve also covers people as a sample, and noise."
+        return (
+            *super().caveats,
+            inexact,
+            wider,
+            "Where noise hides the people at risk, an interval of survival begins at 0, and the test ends.",
+        )
 
 
 class CoxQuestion(PeopleQuestion):

@@ -162,5 +162,5 @@ def test_killed_between_any_two_steps_a_question_is_answered_once_and_charged_on
         assert len(again) == 1
         assert asking.events == 1, "people pay once"
         assert {check.verdict for check in verify_ledger(run)} <= {"pass"}
-        step += 7
+        step += 13
     assert seen == {(False, False), (True, False), (True, True)}

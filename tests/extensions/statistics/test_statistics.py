@@ -14,6 +14,7 @@ from fedamp.errors import InputError, ScenarioError
 from fedamp.extensions.population.store import Population
 from fedamp.extensions.statistics.answers import FILE, released_answers
 from fedamp.extensions.statistics.asked import ask_questions
+from fedamp.extensions.statistics.questions import NoisySum
 from fedamp.extensions.statistics.section import ARRAY
 from fedamp.extensions.statistics.vectors import vectors_of
 from fedamp.federation import reader
@@ -107,6 +108,33 @@ def test_an_interval_covers_its_number_as_often_as_it_says(ward, seeds, way):
         for name in ("patients", "ages", "where"):
             room = 4 * math.sqrt(0.95 * 0.05 / len(shown[name]))
             assert np.mean(shown[name]) == pytest.approx(0.95, abs=room)
+
+
+@pytest.mark.parametrize("seeds", [20, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_number_that_noise_has_lifted_over_the_threshold_is_covered(ward, seeds):
+    """Of 12 people nothing is shown but where noise is large: without its selection hardly any count was covered."""
+    rows, draw, least, noise = patients(12), np.random.default_rng(7), 20, 3.0
+    exact = truth(rows)
+    kinds = {
+        "patients": "count",
+        "age": "mean",
+        "spread": "variance",
+        "pressure": "correlation",
+        "median": "quantile 0.5",
+    }
+    asked = scenario(ward[0], {name: QUESTIONS[name] for name in kinds}, least=least).questions
+    columns = {name: np.array([row[place] for row in rows], object) for place, name in enumerate(COLUMNS)} | {"": rows}
+    for name, question, _ in asked.noisy_blocks(np.zeros(asked.number_of_cells), 0.0):
+        hits, cells = [], np.zeros(question.number_of_cells)
+        for places, values in question.record_parts(columns):
+            np.add.at(cells, places[places >= 0], values[places >= 0])
+        while len(hits) < seeds:
+            sums = cells + draw.normal(0, noise, len(cells))
+            if (sums.sum() if name == "median" else sums[0]) >= least:
+                found = {each.name: each for each in question.answer_numbers(NoisySum(sums, noise, 0.05, least))}
+                each, right = found[kinds[name]], exact[name][kinds[name]]
+                hits.append(each.lower <= right <= each.upper)
+        assert sum(hits) >= 0.95 * seeds - 4 * math.sqrt(seeds * 0.95 * 0.05), name
 
 
 HOSTILE = {
