@@ -102,10 +102,10 @@ def rows(report: dict[str, Any]) -> list[Row]:
     return [
         {
             f"on {report['machine']['cores']} cores": name,
-            "seconds a round": "{median} ({least} to {most})".format(**found["seconds_a_round"]),
-            "processor seconds a message": found["cpu_seconds_a_message"],
-            "and of the server, a round": found["server_cpu_seconds_a_round"],
-            "own MB of a node": found["own_megabytes_of_a_node"],
+            "seconds per round": "{median} ({least} to {most})".format(**found["seconds_a_round"]),
+            "processor seconds per message": found["cpu_seconds_a_message"],
+            "processor seconds of the server per round": found["server_cpu_seconds_a_round"],
+            "memory of one node alone, MB": found["own_megabytes_of_a_node"],
         }
         for name, found in report["variants"].items()
     ]
