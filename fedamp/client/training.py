@@ -81,7 +81,7 @@ class StackTrainer:
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
         self.stacked = stacked(module, device)  # the model of all clients
-        plain = is_plain(config) and type(self.loss) is CrossEntropy and config.precision != "bfloat16"
+        plain = is_plain(config) and type(self.loss) is CrossEntropy
         self.descends = plain and isinstance(self.stacked, FullyConnected)  # without autograd
         self.gives_copies = module is None  # what other people's code changes in place, no further step must see
 
@@ -154,7 +154,9 @@ class StackTrainer:
         first = values
         for step, batch in enumerate(batches):
             leaves, bfloat16 = values, self.config.precision == "bfloat16"  # what a step has made is nobody else's
-            if self.gives_copies or step == 0 or bfloat16:  # autocast keeps what it has cast, by the tensor
+            if bfloat16:
+                torch.clear_autocast_cache()  # it keeps what it has cast, by the tensor, and values change in place
+            if self.gives_copies or step == 0:
                 leaves = [value.clone() if self.gives_copies else value.detach() for value in values]
             for leaf in leaves:
                 leaf.requires_grad_()
@@ -306,7 +308,8 @@ def arithmetic(precision: str, device: str) -> Iterator[None]:
     first. Then no update would follow from a unit's records and seed alone. Operations without another kernel warn.
 
     Args:
-        precision: the scenario's ``client.precision``; a GPU rounds to tf32 only where it is ``tf32``.
+        precision: the scenario's ``client.precision``; a GPU rounds to tf32 only where it is not ``float32``. Backward
+            passes that are written out, and ghost clipping, do so in place of bfloat16, which has fewer bits.
         device: torch's name of the device.
     """
     if not is_gpu(device):
@@ -318,7 +321,7 @@ def arithmetic(precision: str, device: str) -> Iterator[None]:
     filling: Any = torch.utils.deterministic
     before = matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory
     strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
     torch.use_deterministic_algorithms(True, warn_only=True)
     filling.fill_uninitialized_memory = False  # nobody reads it, and it takes time
     try:

@@ -5,6 +5,7 @@ a program takes from elsewhere than its inputs stays as it was when it was recor
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +26,7 @@ from fedamp.client.worker import TrainingNode
 from tests.client.counted import Counts, counts_of
 from tests.client.federation import order_of
 from tests.client.second_device import ELSEWHERE, Elsewhere, SecondDevice
-from tests.client.test_device import CASES, setting
+from tests.client.test_device import CASES, client, setting
 
 
 def place(tensor: Tensor) -> int:
@@ -105,6 +108,49 @@ def test_replayed_rounds_have_the_bits_of_rounds_that_run_as_they_are(
         assert told == others
         for key, value in sums.items():
             np.testing.assert_array_equal(value, expected[key])
+
+
+class LowPrecision(TorchFunctionMode):
+    """Stands for autocast, which torch lacks for the second device: casts are kept by the tensor until cleared.
+
+    Linear layers alone are lowered.
+    """
+
+    def __init__(self, kept: dict[int, tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def low(self, tensor: Tensor) -> Tensor:
+        if tensor.requires_grad and tensor.is_leaf:
+            return self.kept.setdefault(id(tensor), (tensor, tensor.to(torch.bfloat16)))[1]
+        return tensor.to(torch.bfloat16)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.linear:
+            args = [self.low(each) for each in args]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("momentum", [0.0, pytest.param(0.9, marks=pytest.mark.slow)])
+def test_replayed_rounds_in_bfloat16_have_the_bits_of_rounds_that_run_as_they_are(
+    momentum: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
+    monkeypatch.setattr(torch, "autocast", lambda *_, enabled=True: LowPrecision(kept) if enabled else nullcontext())
+    monkeypatch.setattr(torch, "clear_autocast_cache", kept.clear)
+    said = CASES["own"] | {"client": client(steps=3, precision="bfloat16", momentum=momentum)}
+    monkeypatch.setitem(CASES, "bfloat16", said)
+    replayed, programs, _ = rounds_of("bfloat16")
+    assert any(graph for each in programs for graph in each._graphs.values())
+    monkeypatch.setattr("fedamp.client.worker.can_record", lambda device: False)
+    as_they_are, _, _ = rounds_of("bfloat16")
+    monkeypatch.setitem(CASES, "bfloat16", said | {"client": client(steps=3, momentum=momentum)})
+    in_float32, _, _ = rounds_of("bfloat16")
+    for (sums, *told), (expected, *others), (other, *_) in zip(replayed, as_they_are, in_float32, strict=True):
+        assert told == others
+        for key, value in sums.items():
+            np.testing.assert_array_equal(value, expected[key])
+            assert not np.array_equal(value, other[key]), "bfloat16 rounds otherwise"
 
 
 @pytest.mark.parametrize("name", ["dropout", "own, one by one"])

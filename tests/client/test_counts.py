@@ -3,6 +3,8 @@
 The time of a small model on a GPU is launches and round trips, and both can be counted. A bound may only fall.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,37 @@ def test_a_step_dispatches_hardly_more_than_a_bare_vmap(name: str, capsys: pytes
     ours, bare = (after.dispatched - before.dispatched for before, after in zip(few, many, strict=True))
     print(f"{name}: {ours / 2:g} operations a step, a bare vmap {bare / 2:g}")
     assert ours <= 1.1 * bare
+
+
+def in_a_step(name: str, precision: str) -> Counter[str]:
+    """Operations of a step, without casts, which bfloat16 alone needs."""
+    few, many = (zoo.play(MODELS[name], CLIENTS, RECORDS, precision=precision, steps=steps)[0] for steps in STEPS)
+    few(), many()
+    counts = counts_of(many).operations
+    counts.subtract(counts_of(few).operations)
+    del counts["_to_copy"]
+    return counts
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bfloat16_dispatches_no_more_than_float32_but_casts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReluMaxPool, "forward", lambda self, inputs: F.max_pool2d(F.relu(inputs), 2))  # as on a GPU
+    assert in_a_step(name, "bfloat16").total() <= in_a_step(name, "float32").total()
+
+
+@pytest.mark.parametrize("unit", ["client", "sample"])
+def test_networks_of_linear_layers_take_the_same_program_in_bfloat16(unit: str) -> None:
+    found = []
+    for precision in ("float32", "bfloat16"):
+        client = LocalTraining(steps=1 if unit == "sample" else 3, learning_rate=0.5, precision=precision)
+        task = task_of(model=Model(name="mlp", hidden=(8,)), client=client, unit=unit)
+        records, arrays = records_of((5,), 1 if unit == "sample" else 6), initial_parameters(task.model, (5,), 3, 1)
+        order = order_of(list(range(7)), task, seeds=rng.client_seeds(0, "test", 1, np.arange(7)).tolist())
+        node = TrainingNode(task, records)
+        trained(node, arrays, order)
+        found.append(counts_of(lambda node=node, arrays=arrays, order=order: trained(node, arrays, order)).operations)
+        del found[-1]["_to_copy"]  # of arrays that do not begin where torch's tensors do
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", CASES)

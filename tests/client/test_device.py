@@ -90,7 +90,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own, one by one": {"model": own("Undecided")},
     "coordinates": {"linf_coordinates": 4},
     "normalised": {"normalised": True},
-    "bfloat16": {"client": client(precision="bfloat16")},
+    "bfloat16": {"model": CNN, "client": client(precision="bfloat16")},
     "submodels": {"submodels": DISJOINT},
     "submodels, dealt": {"submodels": DISJOINT.model_copy(update=DEALT)},
     "submodels, frozen": {"submodels": DISJOINT.model_copy(update=FROZEN)},
