@@ -221,22 +221,19 @@ def _watch_refusals() -> None:
     def watched(self: Any, context: Any, call_next: Any) -> Any:
         nonlocal ahead
         response = intercept(self, context, call_next)
+        if response.status_code == httpx.codes.PRECONDITION_FAILED:
+            tell("the server takes this node up to a minute after its former process has ended, unless it is revoked")
         if response.status_code != httpx.codes.UNAUTHORIZED:
             return response
         with suppress(TypeError, ValueError):  # an answer without a date
             found = own_time() - parsedate_to_datetime(response.headers.get("date"))
             if abs(found - ahead) > LARGEST_SKEW:
-                ahead, off = (
-                    found,
-                    f"{abs(found).total_seconds():.0f} s {'ahead of' if found > timedelta() else 'behind'}",
-                )
+                ahead, side = found, "ahead of" if found > timedelta() else "behind"
+                off = f"{abs(found).total_seconds():.0f} s {side}"
                 say_line(f"the clock is {off} the server's; the node signs by the server's; expected: set the clock")
-                for name in (
-                    signer.FLEET_HTTP_PUBLIC_KEY_HEADER,
-                    signer.TIMESTAMP_HEADER,
-                    signer.FLEET_HTTP_SIGNATURE_HEADER,
-                ):
-                    del context.request.headers[name]
+                for header in ("PUBLIC_KEY", "SIGNATURE"):
+                    del context.request.headers[getattr(signer, f"FLEET_HTTP_{header}_HEADER")]
+                del context.request.headers[signer.TIMESTAMP_HEADER]
                 response = intercept(self, context, call_next)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             tell("the server refuses this node's key (is it revoked?); expected: fedamp enroll --renew")

@@ -172,7 +172,7 @@ from flwr.supernode import node_auth_http_interceptor as signer
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from fedamp.client import node
 
-statuses = iter([200, 503, 401, 401])
+statuses = iter([200, 503, 412, 401, 401])
 
 class Server(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
@@ -188,7 +188,7 @@ node._watch_refusals()
 client = FleetHttpClient.from_server_address(
     f"127.0.0.1:{server.server_port}", True, None, [signer.NodeAuthHttpInterceptor(*generate_key_pairs())]
 )
-for _ in range(4):
+for _ in range(5):
     try:
         client.ActivateNode(ActivateNodeRequest())
         print(200)
@@ -196,12 +196,13 @@ for _ in range(4):
         print(error.response.status_code)
 """
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert answer.stdout.split() == ["200", "503", "401", "401"], answer.stderr
-    clock, key = (line for line in answer.stderr.splitlines() if line.startswith("fedamp node: "))
+    assert answer.stdout.split() == ["200", "503", "412", "401", "401"], answer.stderr
+    clock, taken, key = (line for line in answer.stderr.splitlines() if line.startswith("fedamp node: "))
     ahead = re.match(
         r"fedamp node: the clock is (\d+) s ahead of the server's; the node signs by the server's; ", clock
     )
     assert abs(int(ahead[1]) - 3600) < 600  # a busy machine may take its time
+    assert taken.startswith("fedamp node: the server takes this node up to a minute after its former process")
     assert key.startswith("fedamp node: the server refuses this node's key (is it revoked?)")
 
 
