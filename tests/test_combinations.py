@@ -162,6 +162,7 @@ def _check_in(draw: random.Random, rounds: int, some: Any) -> dict[str, Any]:
             {"scheme": "all"},
             {"scheme": "poisson", "rate": rate},
             {"scheme": "batches", "size": draw.choice([1, 4, CLIENTS])},
+            {"scheme": "truncated-poisson", "rate": rate, "size": draw.choice([1, 4, CLIENTS])},
             {"scheme": "capped-poisson", "rate": rate, "at_most": k},
             {"scheme": "balanced", "k": k},
             {"scheme": "stratified", "k": k},
@@ -227,13 +228,16 @@ def bounds(raw: dict[str, Any], answer: dict[str, Any]) -> tuple[float, float]:
             most = rounds
         case "batches":
             most, chance = rounds, check_in["size"] / units
+        case "truncated-poisson":
+            drawn = np.arange(units + 1)
+            most, chance = rounds, float(np.minimum(drawn, check_in["size"]) @ binom.pmf(drawn, units, chance)) / units
         case "capped-poisson":
             most = min(rounds, check_in["at_most"])
             heads = np.arange(rounds + 1)
             chance = float(np.minimum(heads, most) @ binom.pmf(heads, rounds, chance)) / rounds
         case _:
             most, chance = k, k / rounds
-    is_certain = check_in["scheme"] not in ("poisson", "batches", "capped-poisson")
+    is_certain = check_in["scheme"] not in ("poisson", "batches", "truncated-poisson", "capped-poisson")
     clip, evaluated = privacy["clip"], answer["evaluation"] and answer["evaluation"]["noise_multiplier"]
     beside = [2 * clip.get("noise_multiplier", 10.0)] if isinstance(clip, dict) else []
     once = [step["noise_multiplier"] for step in raw["data"].get("transform", ())]

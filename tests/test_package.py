@@ -82,6 +82,7 @@ PROMISED = {
         "Submodels",
         "SubstitutedPoissonGaussian",
         "TradeOff",
+        "TruncatedPoisson",
         "WithoutReplacement",
         "calibrate",
         "calibrate_count",

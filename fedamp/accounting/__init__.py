@@ -30,7 +30,7 @@ noise, s the noise multiplier. P is the law of the release with the person in, Q
 their likelihood ratio. *Remove* is the direction H(P, Q), *add* is H(Q, P); every answer is the larger of both.
 """
 
-from fedamp.accounting.batches import WithoutReplacement
+from fedamp.accounting.batches import TruncatedPoisson, WithoutReplacement
 from fedamp.accounting.bounds import (
     Bounds,
     CountField,
@@ -120,6 +120,7 @@ __all__ = [
     "Submodels",
     "SubstitutedPoissonGaussian",
     "TradeOff",
+    "TruncatedPoisson",
     "WithoutReplacement",
     "calibrate",
     "calibrate_count",

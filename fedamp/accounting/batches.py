@@ -1,7 +1,8 @@
-"""Batches of a fixed size, drawn without replacement.
+"""Batches of a fixed size, drawn without replacement; and Poisson samples that are cut to a largest size.
 
-The membership of people depends on each other: one who leaves the batch makes room for another. So the neighbours
-differ by substitution, and the batch's release is charged as a change of two contributions.
+In a batch, the membership of people depends on each other: one who leaves the batch makes room for another. So the
+neighbours differ by substitution, and the batch's release is charged as a change of two contributions. A sample that is
+cut is charged for zero-out, where both neighbours have the same sample.
 """
 
 import math
@@ -15,13 +16,90 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.arithmetic import Array, log_binomials, log_choose, log_sum
-from fedamp.accounting.bounds import Bounds, CountField, DeltaAt, Method, NotEvaluable, Question, Relation, UpTo
+from fedamp.accounting.bounds import (
+    Bounds,
+    CountField,
+    DeltaAt,
+    Method,
+    NotEvaluable,
+    ProbabilityField,
+    Question,
+    Relation,
+    UpTo,
+)
 from fedamp.accounting.groups import group
 from fedamp.accounting.hidden import Poisson
 from fedamp.accounting.law import Detail, Law
-from fedamp.accounting.mechanism import Fact, Mechanism, MomentsOf, check_mechanism, log_moments, numerical_law
-from fedamp.accounting.releases import GaussianMixture, RandomisedResponse, RandomSelection, attained_part
+from fedamp.accounting.mechanism import Fact, Hidden, Mechanism, MomentsOf, check_mechanism, log_moments, numerical_law
+from fedamp.accounting.releases import NOTHING, GaussianMixture, RandomisedResponse, RandomSelection, attained_part
 from fedamp.accounting.renyi import Moments
+
+_ROUNDING = 1e-9  # of chances, relative: far above that of scipy's
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Hidden):
+    """Sample people with secret coins, and keep a random choice of them where there are too many.
+
+    Release: M of a Poisson sample at rate q of N people; of more than B sampled people, a uniform set of B stays.
+
+    It costs at most the release that also tells whether B *others* are sampled, which the person's coin does not
+    decide, and, if so, whether the person stays. With fewer others nothing is cut off: that is Poisson sampling. With
+    more, the person stays with a chance of q E[B / (others + 1); others >= B] in all. The others are then the same with
+    the contribution and with zero in its place: M, not amplified. Elsewhere both releases are equal (ours). Under
+    add/remove another person would move up, and this charge would not hold: only zero-out is charged.
+
+    Args:
+        mechanism: the release of a participant, for zero-out.
+        rate: q in [0, 1].
+        largest: B, 1 to ``population``.
+        population: N, >= 1.
+
+    Raises:
+        ValueError: the release is for add/remove or substitution.
+
+    Example:
+        >>> from fedamp.accounting import Gaussian, Poisson
+        >>> Poisson(Gaussian(2.0), 0.1).epsilon(1e-5).upper < TruncatedPoisson(
+        ...     Gaussian(2.0), 0.1, 25, 100
+        ... ).epsilon(1e-5).upper < Gaussian(2.0).epsilon(1e-5).upper
+        True
+    """
+
+    rate: ProbabilityField
+    largest: Annotated[int, UpTo("population", smallest=1)]
+    population: CountField
+    text = (
+        "Poisson sampling at rate {0.rate:g}, at most {0.largest} of {0.population} people, of ({0.mechanism.in_words})"
+    )
+
+    def check(self) -> None:
+        """Refuse releases that are not for zero-out (ValueError)."""
+        super().check()
+        if self.mechanism.relation is not Relation.ZERO_OUT:
+            raise ValueError(f"TruncatedPoisson is charged for zero-out, got a mechanism for {self.mechanism.relation}")
+
+    def charged_as(self) -> Mechanism:
+        """Reveal whether B others are sampled, and then whether the person stays; see the class."""
+        _, cut, kept = self._chances()
+        kept = min(1.0, kept * (1 + _ROUNDING))
+        cut = max(kept, cut * (1 - _ROUNDING))
+        parts = Poisson(self.mechanism, self.rate), self.mechanism, NOTHING
+        return RandomSelection(parts, (1 - cut, kept, cut - kept))
+
+    def attained_mechanism(self) -> Mechanism | None:
+        """Return the release in which all others contribute nothing: the person is there with the chance to stay."""
+        uncut, _, kept = self._chances()
+        return Poisson(attained_part(self.mechanism), (uncut * self.rate + kept) * (1 - _ROUNDING))
+
+    def _chances(self) -> tuple[float, float, float]:
+        """Return the chances that fewer than B others are sampled, that B are, and that the person then stays."""
+        from scipy.stats import binom  # only here: the import takes long
+
+        others = binom(self.population - 1, self.rate)
+        more = float(binom.sf(self.largest, self.population, self.rate))  # of all together
+        below, at_least = float(others.cdf(self.largest - 1)), float(others.sf(self.largest - 1))
+        return below, at_least, more * self.largest / self.population
 
 
 @dataclass(frozen=True)

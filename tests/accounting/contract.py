@@ -35,6 +35,7 @@ VALUES = {  # of every field that a kind has, by its name
     "times": 3,
     "batch": 2,
     "population": 5,
+    "largest": 2,
     "mechanism": BIT,
     "mechanisms": (BIT, RandomisedResponse(0.6)),
     "present": (0.5, 0.3, 0.2),
@@ -81,6 +82,9 @@ ONE, OTHER = finite((0.75, 0.25), (0.25, 0.75)), finite((0.6, 0.4), (0.4, 0.6))
 
 BLACK_BOX = np.array([1e-4, 0.9999 * np.e / (1 + np.e), 0.9999 / (1 + np.e), 0.0])
 
+# The chance of a coin of 0.25 among four others, of whom at most two of five stay, counted by their number.
+CUT = sum(n * 0.25 ** (j + 1) * 0.75 ** (4 - j) * min(1, 2 / (j + 1)) for j, n in enumerate((1, 4, 6, 4, 1)))
+
 EXACT, WITHIN = True, False  # whether the oracle is a worst case of the kind, or only some case
 ORACLES = {
     "Gaussian": lambda: (on_grid(norm(1, 1.5).pdf, norm(0, 1.5).pdf), EXACT),
@@ -122,6 +126,7 @@ ORACLES = {
     "Cyclic": lambda: (bits(uniform_sets(4, 2), 4, 0.75).T, WITHIN),  # the second class has four of the nine rounds
     "BallsInBins": lambda: (ONE, WITHIN),
     "Spaced": lambda: (ONE, WITHIN),  # of the rounds that are out, one at least is the person's
+    "TruncatedPoisson": lambda: (ONE @ [[CUT, 0], [1 - CUT, 1]], WITHIN),
     "Group": lambda: (ONE, EXACT),  # one bit, whoever turns it
     "WithoutReplacement": lambda: (finite((0.75, 0.55), (0.25, 0.45)), EXACT),  # 0.6 * 0.75 + 0.4 * 0.25
 }
@@ -187,6 +192,7 @@ PROOFS = {  # of each kind, the tests that share no code with what is charged
     "Spaced": ("test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one",),
     "Submodels": ("test_mean_of_a_finite_law", "test_mean_of_few_against_quadrature"),
     "SubstitutedPoissonGaussian": ("test_no_pair_of_contributions_costs_more_than_opposite_ones",),
+    "TruncatedPoisson": ("test_a_cut_sample_costs_at_least_what_any_others_reveal",),
     "WithoutReplacement": (
         "test_no_records_cost_more_than_opposite_ones_among_equal_ones",
         "test_an_adversary_who_looks_at_releases_stays_below",

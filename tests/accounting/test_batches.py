@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat, WithoutReplacement
+from fedamp.accounting import Gaussian, Poisson, RandomisedResponse, Repeat, TruncatedPoisson, WithoutReplacement
 from fedamp.accounting.law import Law
 from tests.accounting.oracles import delta_of
 
@@ -50,6 +50,45 @@ def test_records_that_are_vectors_cost_no_more():
         *others, one, other = records / np.linalg.norm(records, axis=1, keepdims=True)
         pair = [release([record, *others], 2, noise, z) * step**2 for record in (one, other)]
         assert ([delta_of(*pair, epsilon) for epsilon in EPSILONS] <= charged * (1 + 1e-3) + 1e-9).all()
+
+
+def cut_sample(records, rate, largest, noise, z):
+    """Density of the noisy sum of a Poisson sample, of which a uniform set of at most ``largest`` stays, on a grid."""
+    density = np.zeros_like(z)
+    for coins in itertools.product((False, True), repeat=len(records)):
+        drawn = [record for record, coin in zip(records, coins, strict=True) if coin]
+        kept = list(itertools.combinations(drawn, min(largest, len(drawn))))
+        chance = rate ** len(drawn) * (1 - rate) ** (len(records) - len(drawn)) / len(kept)
+        density += chance * sum(norm.pdf(z, sum(each), noise) for each in kept)
+    return density
+
+
+@pytest.mark.parametrize(("rate", "largest", "noise"), [(0.3, 2, 1.0), (0.6, 1, 0.5), (0.9, 3, 2.0), (0.2, 4, 0.7)])
+def test_a_cut_sample_costs_at_least_what_any_others_reveal(rate, largest, noise):
+    random, population = np.random.default_rng(largest), 5
+    charged = TruncatedPoisson(Gaussian(noise), rate, largest, population)
+    bounds = [charged.delta(epsilon) for epsilon in EPSILONS]
+    z = np.arange(-largest - 9 * noise, largest + 9 * noise, 0.02 * noise)
+
+    def costs(others, own):
+        pair = [cut_sample([each, *others], rate, largest, noise, z) * 0.02 * noise for each in (own, 0.0)]
+        return np.array([delta_of(*pair, epsilon) for epsilon in EPSILONS])
+
+    # A sum over a grid errs by 1e-4 at most; delta_of takes the larger of both directions.
+    silent = costs([0.0] * (population - 1), 1.0)
+    assert silent == pytest.approx([each.lower for each in bounds], rel=3e-3, abs=1e-9)
+    extremes = [costs([other] * (population - 1), 1.0) for other in (-1.0, 1.0)]
+    drawn = [costs(random.uniform(-1, 1, population - 1), random.choice([-1.0, 1.0])) for _ in range(10)]
+    for found in (silent, *extremes, *drawn):
+        assert (found <= np.array([each.upper for each in bounds]) * (1 + 1e-4) + 1e-9).all()
+
+
+def test_a_cut_sample_is_charged_for_zero_out_alone():
+    with pytest.raises(ValueError, match="TruncatedPoisson is charged for zero-out, got a mechanism for add/remove"):
+        TruncatedPoisson(Gaussian(1.0, relation="add/remove"), 0.1, 2, 9)
+    never_cut = TruncatedPoisson(Gaussian(1.0), 0.1, 9, 9).epsilon(1e-5).upper
+    # Mixing with laws of weight 0 rounds the points of the law once more.
+    assert never_cut == pytest.approx(Poisson(Gaussian(1.0), 0.1).epsilon(1e-5).upper, rel=1e-3)
 
 
 def losses(rate, noise, others, step, up):

@@ -22,12 +22,13 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     Repeat,
+    TruncatedPoisson,
     WithoutReplacement,
     epsilon_over_rounds,
     from_json,
 )
 from fedamp.errors import ScenarioError
-from fedamp.extensions.batches.check_in import BatchesCheckIn
+from fedamp.extensions.batches.check_in import BatchesCheckIn, TruncatedPoissonCheckIn
 from fedamp.federation.check_in import (
     AllCheckIn,
     Attendance,
@@ -78,8 +79,8 @@ def capped(rate: float, at_most: int) -> CappedPoissonCheckIn:
 
 
 def sized(scheme: CheckIn, units: int) -> CheckIn:
-    """The scheme for so many units; batches hold two fifths of any number of them."""
-    more = {"size": 2 * units // 5} if scheme.scheme == "batches" else {}
+    """The scheme for so many units; a size is two fifths of any number of them: about half of the cohorts are cut."""
+    more = {"size": 2 * units // 5} if hasattr(scheme, "size") else {}
     return scheme.model_copy(update=more).fitted_to((), units)
 
 
@@ -96,7 +97,7 @@ def attendance_matrix(scheme: CheckIn, units: int, seed: int, rounds: int = ROUN
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-class _Batches(CheckInContract):
+class _Sized(CheckInContract):
     @classmethod
     def fitted(cls, units: int) -> CheckIn:
         return sized(cls.scheme, units)
@@ -104,7 +105,7 @@ class _Batches(CheckInContract):
 
 def _suite(scheme: CheckIn) -> type[CheckInContract]:
     """The contract that ships with fedamp, for a scheme of the core."""
-    base = _Batches if scheme.scheme == "batches" else CheckInContract
+    base = _Sized if hasattr(scheme, "size") else CheckInContract
     classes, rounds = getattr(scheme, "classes", 1), 9 if hasattr(scheme, "separation") else 6  # four rounds apart
     members = {"scheme": scheme, "classes": classes, "rounds": rounds}
     return type(f"Test{type(scheme).__name__}", (base,), members)
@@ -170,8 +171,18 @@ def charged_blocks(tree: dict) -> list[np.ndarray]:
     assert kind == "Repeat", tree
     if inner["kind"] == "Allocation":
         return charged_blocks(inner) * tree["times"]
-    rates = {"Poisson": lambda: inner["rate"], "WithoutReplacement": lambda: inner["batch"] / inner["population"]}
+    rates = {
+        "Poisson": lambda: inner["rate"],
+        "WithoutReplacement": lambda: inner["batch"] / inner["population"],
+        "TruncatedPoisson": lambda: share_of_cut(inner["rate"], inner["largest"], inner["population"]),
+    }
     return [stats.binom(tree["times"], rates.get(inner["kind"], lambda: 1)()).pmf(number)]
+
+
+def share_of_cut(rate: float, largest: int, units: int) -> float:
+    """The share of rounds in which a unit takes part, if of more than ``largest`` sampled ones so many stay."""
+    drawn = np.arange(units + 1)
+    return float(np.minimum(drawn, largest) @ stats.binom(units, rate).pmf(drawn)) / units
 
 
 def test_the_charge_spans_all_rounds_grows_with_them_and_survives_json(scheme):
@@ -248,6 +259,23 @@ def test_batches_are_charged_for_substitution_and_fit_the_units():
     assert cost.unamplified_epsilon_by_round[-1] == pytest.approx(two_apart, rel=1e-6)
     with pytest.raises(ScenarioError, match=r"check_in.size must be at most the number of units \(19\), got 20"):
         make_plan(plan.scenario, 19)
+
+
+def test_cohorts_are_cut_to_a_random_choice_and_charged_with_the_number_of_units():
+    scheme = TruncatedPoissonCheckIn(scheme="truncated-poisson", rate=0.3, size=20)
+    sizes = [len(cohort) for cohort in scheme.cohorts(200, 60, seed=3)]
+    drawn = [len(cohort) for cohort in PoissonCheckIn(scheme="poisson", rate=0.3).cohorts(200, 60, seed=3)]
+    assert sizes == np.minimum(drawn, 20).tolist()
+    assert max(drawn) > 20 > min(drawn)
+    fitted = scheme.fitted_to((), 60)
+    assert fitted.charge(Gaussian(1.5), 4) == Repeat(TruncatedPoisson(Gaussian(1.5), 0.3, 20, 60), 4)
+    with pytest.raises(ValueError, match="population must be"):  # no charge without the number of units
+        scheme.charge(Gaussian(1.5), 4)
+    for refused in ("privacy.canaries=2", "privacy.group_size=2"):  # another unit may take one's place
+        with pytest.raises(ScenarioError, match="truncated-poisson"):
+            small("check_in={scheme: truncated-poisson, rate: 0.3, size: 20}", refused)
+    with pytest.raises(ScenarioError, match=r"check_in.size must be at most the number of units \(60\), got 61"):
+        make_plan(small("check_in={scheme: truncated-poisson, rate: 0.3, size: 61}"), 60)
 
 
 def test_a_node_that_sees_its_check_ins_is_charged_as_if_it_saw_all():

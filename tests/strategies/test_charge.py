@@ -41,6 +41,7 @@ CHECK_IN = {
     "classes": "{scheme: classes, k: 2, classes: 2}",
     "spaced": "{scheme: spaced, k: 2, gap: 2}",
     "batches": "{scheme: batches, size: 15}",
+    "truncated": "{scheme: truncated-poisson, rate: 0.4, size: 26}",
 }
 SUBMODELS = {
     "none": "{scheme: none}",
@@ -137,6 +138,9 @@ def read_rounds(tree: dict) -> list[ChargedRounds]:
         return [
             ChargedRounds("batches", times, inner["batch"], 1.0, read_parts(inner["mechanism"]), inner["population"])
         ]
+    if inner["kind"] == "TruncatedPoisson":
+        parts, rate, units = read_parts(inner["mechanism"]), inner["rate"], inner["population"]
+        return [ChargedRounds("truncated", times, inner["largest"], rate, parts, units)]
     if inner["kind"] == "Poisson":
         return [ChargedRounds("poisson", times, 0, inner["rate"], read_parts(inner["mechanism"]))]
     return [ChargedRounds("all", times, 0, 1.0, read_parts(inner))]
@@ -260,6 +264,12 @@ def check_schedule(run: Run, charged: list[ChargedRounds], units: int) -> None:
             shared = stats.hypergeom(units, rounds.k, rounds.k)  # of two cohorts: each is drawn anew
             for one, other in itertools.combinations(block.T, 2):
                 assert min(shared.cdf(one @ other), shared.sf(one @ other - 1)) > RARE
+        elif rounds.kind == "truncated":
+            drawn = np.arange(units + 1)
+            share = np.minimum(drawn, rounds.k) @ stats.binom(units, rounds.rate).pmf(drawn) / units
+            assert rounds.apart == units
+            assert block.sum(0).max() <= rounds.k
+            assert within_chance(int(block.sum()), block.size, share)  # cohorts vary less than those of coins
         elif rounds.kind == "poisson":
             assert within_chance(int(block.sum()), block.size, rounds.rate)
         elif rounds.kind == "capped":

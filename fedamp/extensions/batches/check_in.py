@@ -1,6 +1,7 @@
-"""Check in batches of a fixed size, drawn anew in each round.
+"""Check in batches of a fixed size, or of a largest size, drawn anew in each round.
 
-The scheme is :class:`BatchesCheckIn`; :mod:`fedamp.federation.check_in` has its base and what each method promises.
+The schemes are :class:`BatchesCheckIn` and :class:`TruncatedPoissonCheckIn`. :mod:`fedamp.federation.check_in` has
+their base, and what each method promises.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from fedamp.base.arrays import Floats
 from fedamp.base.section import Count
 from fedamp.base.start import Later
 from fedamp.federation import facts
-from fedamp.federation.check_in import USUAL_FACTS, IndependentRounds, PoissonCheckIn, UnitIds
+from fedamp.federation.check_in import USUAL_FACTS, CheckInRate, IndependentRounds, PoissonCheckIn, UnitIds
 
 if TYPE_CHECKING:
     from fedamp import accounting
@@ -23,23 +24,14 @@ else:
     accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
 
 
-class BatchesCheckIn(IndependentRounds):
-    """In every round a cohort of exactly ``size`` units, drawn uniformly without replacement, anew.
+class _SizedCheckIn(IndependentRounds):
+    """Base of schemes whose cohort has a size, so that their charge needs the number of units."""
 
-    Formal guarantees: every set of ``size`` units is equally likely in every round, independently over rounds. The
-    cohort holds one more of the others where a unit is not in it, so neighbours differ by **substitution** of a unit's
-    contribution by another one, up to twice the clipping norm away; zeroing it is a case.
-    """
-
-    scheme: Literal["batches"]
-    size: Count = Field(examples=[3], description="number of units in every round, drawn without replacement")
-    keeps = USUAL_FACTS - {facts.UNITS_INDEPENDENT}
-    relation = "substitution"
-    before = "capped-poisson"
+    size: Count
     _units: int = 0
 
     def check_units(self, units: int) -> None:
-        """Refuse a batch that is larger than the number of units.
+        """Refuse a size above the number of units.
 
         Raises:
             ValueError: it is.
@@ -53,14 +45,25 @@ class BatchesCheckIn(IndependentRounds):
         fitted._units = units
         return fitted
 
+
+class BatchesCheckIn(_SizedCheckIn):
+    """In every round a cohort of exactly ``size`` units, drawn uniformly without replacement, anew.
+
+    Formal guarantees: every set of ``size`` units is equally likely in every round, independently over rounds. The
+    cohort holds one more of the others where a unit is not in it, so neighbours differ by **substitution** of a unit's
+    contribution by another one, up to twice the clipping norm away; zeroing it is a case.
+    """
+
+    scheme: Literal["batches"]
+    size: Count = Field(examples=[3], description="number of units in every round, drawn without replacement")
+    keeps = USUAL_FACTS - {facts.UNITS_INDEPENDENT}
+    relation = "substitution"
+    before = "capped-poisson"
+
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         """Yield the sorted ids of each round's batch, int64 [size], from the secret seed."""
         for round_ in range(1, rounds + 1):
-            stream = rng.stream(seed, "check-in", round_)
-            keys = stream.words(units)
-            while len(np.unique(keys)) < units:  # distinct keys are in a uniform order
-                keys = stream.words(units)
-            yield np.sort(np.argsort(keys)[: self.size])
+            yield np.sort(_in_random_order(rng.stream(seed, "check-in", round_), units)[: self.size])
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         """Charge each round alike, as sampling without replacement under substitution."""
@@ -80,3 +83,48 @@ class BatchesCheckIn(IndependentRounds):
         The unit is there with the chance that it is in the batch.
         """
         return PoissonCheckIn(scheme="poisson", rate=self.size / self._units).log_likelihood_ratio(ratios)
+
+
+class TruncatedPoissonCheckIn(_SizedCheckIn):
+    """Poisson sampling with a largest cohort: where more than ``size`` units are drawn, a random choice of them stays.
+
+    Formal guarantees: in every round each unit is drawn with probability ``rate``, independently; of more than ``size``
+    drawn units, every set of ``size`` is equally likely to stay. Neighbours are for zero-out, so the draw is the same
+    for both. :class:`fedamp.accounting.TruncatedPoisson` charges what the cut reveals.
+    """
+
+    scheme: Literal["truncated-poisson"]
+    rate: CheckInRate
+    size: Count = Field(examples=[3], description="most units in a round; of more, a random choice stays")
+    keeps = frozenset({facts.UNITS_ALIKE})
+    before = "capped-poisson"
+
+    def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
+        """Yield the sorted ids of each round's cohort, int64 [at most size], from the secret seed."""
+        drawn = PoissonCheckIn(scheme="poisson", rate=self.rate).cohorts(rounds, units, seed)
+        for round_, cohort in enumerate(drawn, 1):
+            kept = _in_random_order(rng.stream(seed, "check-in truncation", round_), len(cohort))[: self.size]
+            yield np.sort(cohort[kept])
+
+    def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
+        """Charge each round alike, as Poisson sampling that is cut."""
+        return accounting.Repeat(accounting.TruncatedPoisson(one_round, self.rate, self.size, self._units), rounds)
+
+    def expected_cohort(self, rounds: int, units: int) -> float:
+        """Return the mean of the smaller of ``size`` and a binomial number."""
+        from scipy.stats import binom  # only here: the import takes long
+
+        return float(self.rate * units - binom.sf(range(self.size, units), units, self.rate).sum())
+
+    def log_likelihood_ratio(self, ratios: Floats) -> Floats:
+        """Return the ratio of a unit among others that contribute nothing: it is there with the chance to stay."""
+        share = self.expected_cohort(1, self._units) / self._units
+        return PoissonCheckIn(scheme="poisson", rate=share).log_likelihood_ratio(ratios)
+
+
+def _in_random_order(stream: rng.Stream, number: int) -> UnitIds:
+    """Return 0 .. number - 1 in a uniform order: that of distinct random keys."""
+    keys = stream.words(number)
+    while len(np.unique(keys)) < number:
+        keys = stream.words(number)
+    return np.argsort(keys)
