@@ -80,7 +80,7 @@ class TruncatedPoisson(Hidden):
             raise ValueError(f"TruncatedPoisson is charged for zero-out, got a mechanism for {self.mechanism.relation}")
 
     def charged_as(self) -> Mechanism:
-        """Reveal whether B others are sampled, and then whether the person stays; see the class."""
+        """Reveal whether B others are sampled, then whether the person stays (ours: docs/research/accounting.md)."""
         _, cut, kept = self._chances()
         kept = min(1.0, kept * (1 + _ROUNDING))
         cut = max(kept, cut * (1 - _ROUNDING))

@@ -405,7 +405,8 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
         except Exception as error:  # custom training may raise anything; the other clients' updates count
             report.fail(client, one_line(error))
             continue
-        clipped = clip_and_sum(update, [tuple(update)], order.clips, task.linf_coordinates, task.normalised)
+        options = task.linf_coordinates, task.normalised
+        clipped = clip_and_sum(update, [tuple(update)], order.clips, *options, by_layer=task.by_layer)
         for name, total in sums.items():
             total += clipped.sums[name].numpy().reshape(total.shape) * (client not in report.dummies)
         if clipped.failed.any():

@@ -117,6 +117,7 @@ def clip_and_sum(
     rows: Mapping[str, TableRows] = MappingProxyType({}),
     compiled: bool = True,
     numbers: Tensor | None = None,
+    by_layer: bool = False,
 ) -> ClippedSum:
     """Clip every unit's update part by part, quantise it, and add up. On a GPU no value is read back.
 
@@ -137,6 +138,7 @@ def clip_and_sum(
             twice counts once, at its first place.
         compiled: False: without compiled kernels. To load them takes longer than they save, if updates are few.
         numbers: the result of :func:`clip_numbers` on the device of the updates, where it is there already.
+        by_layer: shorten each layer to its share of the clip first (:func:`_shortened_layers`).
 
     Returns:
         The sums, float64, and the flags of each unit. Flags also cover units that are not counted.
@@ -158,10 +160,14 @@ def clip_and_sum(
     for name, each in rows.items():
         updates[name].masked_fill_(is_spare(each.numbers).to(updates[name].device)[..., None], 0.0)
     stacks = {name: update if name in rows else _as_in_memory(update) for name, update in updates.items()}
-    flat = {name: stack.view(*stack.shape, *[1] * (stack.dim() == 1)).flatten(1) for name, stack in stacks.items()}
+    upright = {name for name, stack in stacks.items() if stack is updates[name]}
     device, known = next(iter(updates.values())).device, clip_numbers(clips, linf_coordinates)
     limits, units, bounds = torch.from_numpy(known).to(device) if numbers is None else numbers
-    norms = torch.stack([_square_norms([flat[name] for name in part], compiled) for part in parts]).sqrt()
+    flat, norms = _norms_of(stacks, parts, compiled)
+    longer = norms > limits[:, None]
+    if by_layer:
+        stacks = _shortened_layers(stacks, parts, limits, compiled)
+        flat, norms = _norms_of(stacks, parts, compiled)
     failed = ~torch.isfinite(norms).all(0)
     scales = scales_of(norms, limits[:, None], normalised) / units[:, None]
     if counted is not None:  # then every number is below a quantum
@@ -175,8 +181,8 @@ def clip_and_sum(
                 sums[name] = _sum_of_rows(stacks[name], of_part, rows[name])
                 continue
             total = _sum_of_quanta(flat[name], of_part).view(stacks[name].shape[1:])
-            sums[name] = total if stacks[name] is updates[name] else total.mT
-    return ClippedSum({name: sums[name] for name in updates}, failed, ~failed & (norms > limits[:, None]))
+            sums[name] = total if name in upright else total.mT
+    return ClippedSum({name: sums[name] for name in updates}, failed, ~failed & longer)
 
 
 @dataclass(frozen=True)
@@ -214,6 +220,35 @@ def scales_of(norms: Tensor, clips: Tensor, normalised: bool) -> Tensor:
     """
     limits = clips * (1 - MARGIN)
     return limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
+
+
+def _norms_of(
+    stacks: Mapping[str, Tensor], parts: Sequence[Sequence[str]], compiled: bool
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the updates [units, numbers] by name, and their norms in each part, float64 [parts, units]."""
+    flat = {name: stack.view(*stack.shape, *[1] * (stack.dim() == 1)).flatten(1) for name, stack in stacks.items()}
+    return flat, torch.stack([_square_norms([flat[name] for name in part], compiled) for part in parts]).sqrt()
+
+
+def _shortened_layers(
+    stacks: Mapping[str, Tensor], parts: Sequence[Sequence[str]], clips: Tensor, compiled: bool
+) -> dict[str, Tensor]:
+    """Shorten each layer of every update to clip / sqrt(m), for the m layers of its part (McMahan et al. 2018, sec. 3).
+
+    A layer is the parameters of one module. Together the layers are at most as long as the clip. No guarantee rests on
+    that, because the whole update is clipped afterwards.
+    """
+    shortened = {}
+    for part, clip in zip(parts, clips, strict=True):
+        layers: dict[str, list[str]] = {}
+        for name in part:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        for names in layers.values():
+            norms = _norms_of({name: stacks[name] for name in names}, [names], compiled)[1][0]
+            scales = (clip / math.sqrt(len(layers)) / norms).clamp(max=1.0).float()
+            for name in names:
+                shortened[name] = stacks[name] * scales.view(-1, *[1] * (stacks[name].dim() - 1))
+    return shortened
 
 
 def _is_compiled(stack: Tensor, compiled: bool) -> bool:

@@ -49,7 +49,7 @@ class GhostClipping:
             module: the network.
             known: whether the network is built in; the code of others may treat records together.
         """
-        plain = not task.linf_coordinates and is_plain(task.client, steps=1)
+        plain = not task.linf_coordinates and not task.by_layer and is_plain(task.client, steps=1)
         # A custom loss may mix the records it is given, which are different clients' here.
         by_record = task.client.loss in LOSSES and LOSSES[task.client.loss].output_axes == 2
         return task.unit == "sample" and plain and by_record and known and layers_of(module) is not None

@@ -100,6 +100,7 @@ class ClientTask(Record):
         split_seed: of the partition into submodels. It is public: the adversary knows the partition.
         linf_coordinates: coordinates are truncated at clip / sqrt(linf_coordinates) (ModelMix); 0: they are not.
         normalised: whether short updates are scaled up to the clipping norm (``privacy.clip: auto``).
+        by_layer: whether each layer is clipped to its share of the norm first (``privacy.clip: {per_layer: ..}``).
         answer_after: seconds after which a node of a deployment answers; None: at once.
         run: tells runs apart, also when resumed; empty: a known seed.
         charge: of a unit in the whole run, as told to its node; None: not told.
@@ -119,6 +120,7 @@ class ClientTask(Record):
     split_seed: int
     linf_coordinates: int
     normalised: bool = False
+    by_layer: bool = Field(False, exclude_if=lambda by_layer: not by_layer)
     answer_after: float | None = Field(None, exclude_if=lambda seconds: seconds is None)
     run: str = Field("", exclude_if=lambda run: not run)
     charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)

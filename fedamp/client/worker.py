@@ -348,7 +348,15 @@ class _PieceTrainer:
         self.local.keep(after, stack, waiting.counted, round_clips.round)
         updates = piece.owned(moved, stack.seeds)
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
-        options = task.linf_coordinates, task.normalised, counted, rows, self.compiled, round_clips.numbers
+        options = (
+            task.linf_coordinates,
+            task.normalised,
+            counted,
+            rows,
+            self.compiled,
+            round_clips.numbers,
+            task.by_layer,
+        )
         return _TrainedSum(waiting, clip_and_sum(updates, parts, clips, *options), trained.losses, trained.records)
 
     def is_recorded(self, waiting: "_StackInputs", round_clips: "_RoundClips") -> bool:

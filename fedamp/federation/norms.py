@@ -57,10 +57,12 @@ class ClippingRule(ABC):
     Attributes:
         is_fixed: whether the norm stays the same.
         normalises: whether shorter updates are scaled up to the norm.
+        by_layer: whether each layer is clipped to its share of the norm first.
     """
 
     is_fixed: ClassVar[bool] = True
     normalises: ClassVar[bool] = False
+    by_layer: ClassVar[bool] = False
 
     @abstractmethod
     def first_norm(self, noise_multiplier: float) -> float:
@@ -146,6 +148,20 @@ class Normalised(ClippingRule):
         return min(distance * math.sqrt(self.share) * slowed / self.rounds, longest)
 
 
+class LayerClip(Section, ClippingRule):
+    """Each of m layers is clipped to norm / sqrt(m), so that no layer takes the norm of all (McMahan et al. 2018).
+
+    The norm of the whole update is as with a number, so noise and charge are the same.
+    """
+
+    per_layer: Positive = Field(description="norm of the whole update; each of m layers gets norm / sqrt(m)")
+
+    by_layer: ClassVar[bool] = True
+
+    def first_norm(self, noise_multiplier: float) -> float:
+        return self.per_layer
+
+
 class AdaptiveClip(Section, ClippingRule):
     """The norm follows a quantile of the update norms (Andrew et al. 2021, section 2.1, geometric update).
 
@@ -181,7 +197,7 @@ class AdaptiveClip(Section, ClippingRule):
 
 
 def clipping_of(
-    section: float | str | AdaptiveClip,
+    section: float | str | LayerClip | AdaptiveClip,
     server: ServerUpdate,
     rounds: int,
     cohort: float,
@@ -191,12 +207,12 @@ def clipping_of(
     """Make the rule that a scenario's ``privacy.clip`` names: a number, ``auto``, or a section.
 
     Args:
-        section: a norm, ``auto``, or an :class:`AdaptiveClip`.
+        section: a norm, ``auto``, or a rule with keys of its own.
         server: the scenario's section; rate and momentum matter to ``auto``.
         rounds: of the scenario.
         cohort, share, drift: as of :class:`Normalised`.
     """
-    if isinstance(section, AdaptiveClip):
+    if isinstance(section, ClippingRule):
         return section
     if isinstance(section, str):
         rate = server.learning_rate if server.is_linear else 1.0  # adam divides the norm away

@@ -24,7 +24,7 @@ from fedamp.federation.choices import AnyAggregation, AnyCheckIn, AnyNoise, AnyS
 from fedamp.federation.contracts import refuse_unproved
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.noise import IndependentNoise
-from fedamp.federation.norms import AdaptiveClip
+from fedamp.federation.norms import AdaptiveClip, LayerClip
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.optional import OptionalSection
 from fedamp.federation.refusals import refuse_contradictions
@@ -56,7 +56,7 @@ class Privacy(Section):
     """
 
     unit: Literal["client", "sample"] = Field("client", description="what is protected: a client, or a record")
-    clip: Literal["auto"] | Positive | AdaptiveClip = Field(
+    clip: Literal["auto"] | Positive | LayerClip | AdaptiveClip = Field(
         description="clipping norm of a unit's update; auto: every update is scaled to one norm, which follows from "
         "rounds, cohort, noise, momentum and local steps"
     )

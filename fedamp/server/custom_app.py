@@ -82,6 +82,7 @@ class AppStrategy(PrivateStrategy):
         unknown: dict[str, Any] = {"input_shape": (), "num_classes": 0, "split_seed": 0, "data_seed": 0}
         known = {name: getattr(scenario, name) for name in ("model", "client", "submodels", "data")}
         told: dict[str, Any] = {"linf_coordinates": plan.linf_coordinates, "normalised": plan.clipping.normalises}
+        told["by_layer"] = plan.clipping.by_layer
         told["answer_after"] = scenario.federation.answer_after
         task = ClientTask(unit="client", **told, **known, **unknown)
         super().__init__(pipeline, task, pipeline.start(parameters))

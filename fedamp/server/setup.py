@@ -224,6 +224,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         split_seed=split_seed,
         linf_coordinates=plan.linf_coordinates,
         normalised=plan.clipping.normalises,
+        by_layer=plan.clipping.by_layer,
         answer_after=scenario.federation.answer_after,
         run="" if scenario.known_seed else plan.run_digest,
         charge=plan.charge.for_person(1).to_json() if scenario.federation.hosts and plan.is_private else None,

@@ -36,9 +36,14 @@ def unpack(flat: np.ndarray) -> dict[str, torch.Tensor]:
 
 
 def clip(
-    flat: np.ndarray, parts: str = "whole", clips: list[float] | None = None, linf: int = 0, normalised: bool = False
+    flat: np.ndarray,
+    parts: str = "whole",
+    clips: list[float] | None = None,
+    linf: int = 0,
+    normalised: bool = False,
+    **options: bool,
 ):
-    result = clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf, normalised)
+    result = clip_and_sum(unpack(flat), PARTS[parts], clips or [0.5] * len(PARTS[parts]), linf, normalised, **options)
     return replace(result, sums={name: total.cpu() for name, total in result.sums.items()})
 
 
@@ -47,15 +52,15 @@ def exact_norm(tensors: list[np.ndarray]) -> mpmath.mpf:
         return mpmath.sqrt(mpmath.fsum(mpmath.mpf(float(x)) ** 2 for tensor in tensors for x in tensor.ravel()))
 
 
-@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("options", [{}, {"normalised": True}, {"by_layer": True}], ids=str)
 @pytest.mark.parametrize("parts", PARTS)
 @settings(deadline=None, max_examples=50)
 @given(update=one_update, clips=st.tuples(any_clip, any_clip))
 def test_no_unit_adds_more_than_the_clip(
-    parts: str, normalised: bool, update: np.ndarray, clips: tuple[float, float]
+    parts: str, options: dict[str, bool], update: np.ndarray, clips: tuple[float, float]
 ) -> None:
     chosen = list(clips[: len(PARTS[parts])])
-    result = clip(update[None], parts, chosen, normalised=normalised)
+    result = clip(update[None], parts, chosen, **options)
     for names, bound in zip(PARTS[parts], chosen, strict=True):
         added = [result.sums[name].numpy() for name in names]
         assert all(np.isfinite(each).all() for each in added)
@@ -133,6 +138,24 @@ def test_normalised_updates_are_as_long_as_the_clip_but_for_a_constant() -> None
         # The margin of 1e-6, float32 lengths, and quanta of half the clip over 2**30 at 11 coordinates.
         np.testing.assert_allclose(added, expected * direction, rtol=2e-4, atol=2e-9)
         assert not result.failed.any()
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_each_layer_is_clipped_to_its_share_of_the_norm(parts: str) -> None:
+    """clip / sqrt(m) for m layers of a part (McMahan et al. 2018); a layer within its share stays as it is."""
+    update = unpack(np.random.default_rng(0).normal(size=(1, NUMBERS)).astype(np.float32))
+    update["output.weight"] *= 1e-3
+    added = clip_and_sum(update, PARTS[parts], [0.5] * len(PARTS[parts]), by_layer=True)
+    for part in PARTS[parts]:
+        layers = {name.rpartition(".")[0] for name in part}
+        for layer in layers:
+            names = [name for name in part if name.rpartition(".")[0] == layer]
+            length = math.sqrt(sum(float(update[name].double().square().sum()) for name in names))
+            factor = min(1.0, 0.5 / math.sqrt(len(layers)) / length)
+            for name in names:  # the margin of 1e-6, float32 products, and quanta
+                expected = (factor * update[name][0].double()).cpu()
+                torch.testing.assert_close(added.sums[name].cpu(), expected, rtol=2e-6, atol=2e-9)
+    assert added.clipped.any()
 
 
 def test_a_unit_that_is_not_finite_adds_nothing_anywhere() -> None:

@@ -10,17 +10,19 @@ from fedamp.federation.norms import (
     SMALLEST_SCALE,
     AdaptiveClip,
     ClippingRule,
+    LayerClip,
     NormCounts,
     clipping_of,
 )
 from fedamp.federation.optimizers import ServerUpdate
 from fedamp.federation.plan import make_plan
+from fedamp.server.setup import prepare
 from tests.federations import small
 
 CLIP = AdaptiveClip(initial=0.1, noise_multiplier=2.0)
 
 SERVER = ServerUpdate()
-RULES = {"number": 0.5, "auto": "auto", "adaptive": CLIP}
+RULES = {"number": 0.5, "auto": "auto", "by layer": LayerClip(per_layer=0.5), "adaptive": CLIP}
 
 
 def adapt(scale: float, below: int, reported: int, round_: int = 1, private: bool = False) -> float:
@@ -122,3 +124,10 @@ def test_the_norm_stays_within_what_float32_can_clip():
         low = adapt(low, below=60, reported=60, round_=round_)
     assert high == LARGEST_SCALE
     assert low == SMALLEST_SCALE
+
+
+def test_clipping_by_layer_has_the_noise_and_the_charge_of_the_same_norm():
+    plans = [make_plan(small(f"privacy.clip={clip}"), 60) for clip in ("0.4", "{per_layer: 0.4}")]
+    assert len({(plan.noise_multiplier, plan.parts, plan.charge.mechanism) for plan in plans}) == 1
+    assert [plan.clipping.by_layer for plan in plans] == [False, True]
+    assert [prepare(plan.scenario).task.by_layer for plan in plans] == [False, True]
