@@ -262,12 +262,12 @@ def guarantee(plan: "Plan") -> list[str]:
     nodes = []
     if cost.nodes_epsilon and plan.protection:
         seen = for_nodes(cost.nodes_epsilon.upper, cost.unamplified_epsilon.upper, plan.protection)
-        nodes = [f"for registered nodes: {seen}"]
+        nodes = [f"towards registered nodes: {seen}"]
     return [
         f"{protected(privacy.unit, privacy.group_size)} of {plan.units:,}: "
         f"epsilon <= {charged} at delta = {privacy.delta:g} (unamplified {unamplified})",
         f"noise multiplier {plan.noise_multiplier:.4g}; {cost.mechanism}",
-        f"for who runs the server: {for_server(None if cost.server_epsilon is None else cost.server_epsilon.upper)}; "
+        f"towards the server: {for_server(None if cost.server_epsilon is None else cost.server_epsilon.upper)}; "
         f"assumptions: {GUARANTEES}",
         *nodes,
         *([f"[yellow]known seed[/]: {known_seed(plan.rehearsal)}"] if plan.known_seed else []),

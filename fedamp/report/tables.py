@@ -237,12 +237,12 @@ def run_table(summary: "Summary", clipped: float | None = None) -> Table:
         if summary.unchecked:
             rows["schemes"] = summary.unchecked
         rows["unamplified"] = f"{at_most(summary.unamplified_epsilon.upper, 3)} for the whole run"
-        rows["for the server"] = words.for_server(
+        rows["towards the server"] = words.for_server(
             None if summary.epsilon_server is None else summary.epsilon_server.upper
         )
         if summary.epsilon_nodes is not None:
             both = summary.epsilon_nodes.upper, summary.unamplified_epsilon.upper
-            rows["for the nodes"] = words.for_nodes(*both)
+            rows["towards the nodes"] = words.for_nodes(*both)
         rows["noise multiplier"] = f"{summary.noise_multiplier:.4g}"
     rows["rounds"] = str(summary.rounds_completed)
     trained, seconds, start = summary.clients_trained, summary.wall_seconds, summary.startup_seconds
@@ -275,7 +275,7 @@ def privacy_table(answer: Answer) -> RenderableType:
         **named(answer, "adjacency", "delta", "noise_multiplier", "mechanism", "epsilon", "poisson_epsilon"),
         **named(answer, "unamplified_epsilon", "epsilon_bound"),
         **{f"epsilon, {name} model": epsilon for name, epsilon in answer["by_capacity"].items()},
-        "for the server": words.for_server(answer["epsilon_server"] and answer["epsilon_server"]["upper"]),
+        "towards the server": words.for_server(answer["epsilon_server"] and answer["epsilon_server"]["upper"]),
         "interpretation": answer["risk"]["in_words"],
         "budget": "none" if budget is None else f"epsilon <= {budget:g}, {pays}",
     }
@@ -286,7 +286,7 @@ def privacy_table(answer: Answer) -> RenderableType:
             rows[key] = "; ".join([*known, f"alone it costs epsilon {at_most(side['epsilon']['upper'], 3)}"])
     if answer["epsilon_nodes"]:
         upper = answer["epsilon_nodes"]["upper"]
-        rows["for the nodes"] = words.for_nodes(upper, answer["unamplified_epsilon"]["upper"], answer["protection"])
+        rows["towards the nodes"] = words.for_nodes(upper, answer["unamplified_epsilon"]["upper"], answer["protection"])
     if traffic := answer["traffic"]:
         dummies = "with" if traffic["dummies"] else "without"
         rows["traffic"] = f"at most {amount_of_bytes(traffic['bytes_per_node']['upper'])} a node, {dummies} dummies"

@@ -119,7 +119,7 @@ def protected(unit: str, group_size: int) -> str:
 
 def for_server(epsilon: float | None) -> str:
     """Write the guarantee towards the person who runs the server; None: the server sees sums without noise."""
-    return "none: it sees each node's sum" if epsilon is None else f"epsilon <= {at_most(epsilon, 3)}"
+    return "no guarantee, because it sees each node's sum" if epsilon is None else f"epsilon <= {at_most(epsilon, 3)}"
 
 
 def for_nodes(epsilon: float, unamplified: float, protection: str = "") -> str:
