@@ -76,15 +76,19 @@ def _one_lined(value: Any) -> Any:
 def write_both(text: str, folder: Path, name: str, language: Language) -> list[Path]:
     """Write a text as ``NAME.html`` and ``NAME.pdf`` into a folder, which is made if it is missing.
 
+    A crash leaves no page beside the PDF of an older text.
+
     Raises:
         UnwritableError: the folder or a file cannot be written.
     """
-    blocks, files = list(_blocks(text)), [folder / f"{name}.html", folder / f"{name}.pdf"]
+    blocks, page, pdf = list(_blocks(text)), folder / f"{name}.html", folder / f"{name}.pdf"
+    content = _pdf(blocks)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(files[0], _page(blocks, language).encode(), durable=False)
-    write_atomically(files[1], _pdf(blocks), durable=False)
-    return files
+        pdf.unlink(missing_ok=True)
+    write_atomically(page, _page(blocks, language).encode(), durable=False)
+    write_atomically(pdf, content, durable=False)
+    return [page, pdf]
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:

@@ -18,10 +18,10 @@ import fedamp
 from fedamp.accounting import Gaussian
 from fedamp.accounting.search import Budget
 from fedamp.engines.wire import RoundOrder
-from fedamp.errors import DataError
+from fedamp.errors import DataError, InputError
 from fedamp.extensions.audit import attack
 from fedamp.extensions.pages.release import release
-from fedamp.extensions.population import certificate
+from fedamp.extensions.population import certificate, papers
 from fedamp.extensions.population.certificate import Signatory, verify_certificate, write_certificate
 from fedamp.extensions.population.history import history_of
 from fedamp.extensions.population.store import DataUse, Population, PopulationError, UsePrice, counted
@@ -427,6 +427,59 @@ def test_killed_while_a_certificate_is_written_it_is_whole_or_not_there(file, tm
     shutil.rmtree(tmp_path / "paper")
     write_certificate(Population(file), "3", BY, tmp_path / "paper")
     assert not list(tmp_path.glob(".*writing"))
+
+
+def test_of_processes_that_write_one_certificate_at_once_one_does(file, tmp_path):
+    charge(file, "a")
+    made(file, tmp_path / "first")  # with its imports and its key
+    population, (starts, go), children = Population(file), os.pipe(), []
+    for _ in range(4):
+        if not (child := os.fork()):
+            status = 2
+            try:
+                os.close(go)
+                os.read(starts, 1)  # until all are there
+                write_certificate(population, "3", BY, tmp_path / "paper")
+                status = 0
+            except InputError as error:
+                status = 1 if "exists already" in str(error) else 2
+            finally:
+                os._exit(status)
+        children.append(child)
+    os.close(go)
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    os.close(starts)
+    assert sorted(ends) == [0, 1, 1, 1]
+    assert verdicts(tmp_path / "paper")["files"] == "pass"
+    assert not list(tmp_path.glob(".*writing"))
+
+
+@pytest.mark.slow
+def test_killed_while_a_letter_is_written_it_is_whole_and_of_one_text(file, tmp_path):
+    charge(file, "a", run="old")
+    folder = tmp_path / "letter"
+
+    def write(words: str) -> None:
+        papers.write_both(f"# {words}\n\nMore of {words}.\n", folder, "history", "en")
+
+    killed, step, seen = True, 1, set()
+    while killed:
+        write("Before")
+        killed = killed_before_line(
+            step,
+            lambda: write("After"),
+            lambda code: code.co_name in ("write_both", "write_atomically") and "fedamp" in code.co_filename,
+        )
+        page, pdf = folder / "history.html", folder / "history.pdf"
+        found = [page.read_text().count("After") == 3]
+        assert page.read_text().endswith("</html>\n")
+        if pdf.exists():
+            found.append("More of After" in pdf_text(pdf))
+            assert pdf.read_bytes().rstrip().endswith(b"%%EOF")
+        assert len(set(found)) == 1
+        seen.add((found[0], len(found)))
+        step += 3
+    assert seen == {(False, 2), (False, 1), (True, 1), (True, 2)}
 
 
 # The certificate of a run.
