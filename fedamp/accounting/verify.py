@@ -235,6 +235,14 @@ class LedgerKey(ABC):
         """
         return ""
 
+    def released_numbers(self, run: Path) -> dict[str, str]:
+        """Return what a run has released beside its model, in words by name, for its pages; by default nothing.
+
+        Args:
+            run: the run folder, on the machine of its owner.
+        """
+        return {}
+
 
 def ledger_keys() -> dict[str, LedgerKey]:
     """Return the keys that extensions add to ledgers, by their names."""

@@ -16,6 +16,7 @@ import yaml
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
+from fedamp.accounting.verify import ledger_keys
 from fedamp.base.files import write_atomically
 from fedamp.base.reading import read_regular
 from fedamp.errors import InputError, RunFolderError
@@ -24,7 +25,7 @@ from fedamp.extensions.pages.templates import environment
 from fedamp.federation.cost import risk
 from fedamp.federation.losses import brings_code, records_of
 from fedamp.federation.scenario import Scenario
-from fedamp.report import style
+from fedamp.report import style, words
 from fedamp.report.comparison import Comparison
 from fedamp.report.pictures import run_pictures
 from fedamp.report.tables import spread
@@ -98,6 +99,15 @@ def person_word(scenario: Scenario) -> str:
     return column if unit == "client" and re.fullmatch("[a-z]+( [a-z]+){0,2}", column) else unit
 
 
+def released_numbers(run: Run) -> dict[str, str]:
+    """Write what a run has released beside its model: a side sum, and what keys of extensions in its ledger tell."""
+    found = words.released(run.ledger.side_release)
+    for name, key in ledger_keys().items():
+        if getattr(run.ledger, name) is not None:
+            found |= key.released_numbers(run.folder)
+    return found
+
+
 def guessing_alone(run: Run) -> str:
     """Write how often a guess of the class is right without the model; empty: there are no classes, or it is unknown.
 
@@ -119,6 +129,7 @@ def _page_environment(models: Iterable[ReleasedModel]) -> Environment:
     made = environment(*{model.templates for model in models if model.templates})
     made.tests["run"] = lambda model: isinstance(model, Run)
     made.globals |= {"spread": spread, "sha256": sha256, "read": read_regular, "interpretation": interpretation}
+    made.globals["released_numbers"] = released_numbers
     made.globals["public"] = lambda run: yaml.safe_dump(
         public_scenario(run.scenario, run.plan), sort_keys=False, allow_unicode=True
     )

@@ -5,6 +5,8 @@ from typing import Any
 
 from fedamp.accounting.verify import Check, Json, LedgerKey
 
+MOST_SHOWN = 500  # numbers of a run's page
+
 
 class QuestionsKey(LedgerKey):
     """Checks of what a ledger says about questions."""
@@ -34,6 +36,21 @@ class QuestionsKey(LedgerKey):
             return Check("questions", "fail", str(error))
         wrong = None if kept.agrees_with(again) else f"{FILE} does not follow from the released vector"
         return Check.of_failure("questions", f"{told['asked']} answers follow from the released vector", fail=wrong)
+
+    def released_numbers(self, run: Path) -> dict[str, str]:
+        """Return the answers with their intervals; of very many the first ones."""
+        from fedamp.extensions.statistics.answers import released_answers
+
+        answers = released_answers(run)
+        each = [
+            (f"{answer.name}: {number.name}", number.in_words)
+            for answer in answers.answers
+            for number in answer.numbers
+        ]
+        more = (
+            {"further numbers": f"{len(each) - MOST_SHOWN:,} in the released vector"} if len(each) > MOST_SHOWN else {}
+        )
+        return dict(each[:MOST_SHOWN]) | more | {"intervals": f"{answers.covers} The probability is {answers.level:g}."}
 
     def is_asked(self, scenario: Any) -> bool:
         """Say whether a scenario asks questions."""

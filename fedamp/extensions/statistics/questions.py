@@ -9,6 +9,7 @@ the blocks.
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -221,12 +222,16 @@ class TableQuestion(PeopleQuestion):
 
 
 class QuantileQuestion(PeopleQuestion):
-    """The numbers below which given shares of people are, from a private histogram of fine public bins."""
+    """The numbers below which given shares of people are, from a private histogram of fine public bins.
+
+    With ``histogram`` also how many people are between them: the bins of that histogram are private quantiles.
+    """
 
     ask: Literal["quantiles"]
     column: str
     bins: Edges
     shares: tuple[Share, ...] = Field((0.5,), min_length=1, max_length=100)
+    histogram: bool = Field(False, exclude_if=lambda asked: not asked)
 
     @model_validator(mode="after")
     def _rises(self) -> "QuantileQuestion":
@@ -250,12 +255,19 @@ class QuantileQuestion(PeopleQuestion):
     def answer_numbers(self, noisy: NoisySum) -> Iterator[NoisyNumber]:
         count = float(noisy.cells.sum())
         yield noisy.total_of("count", noisy.cells)
-        noisy = noisy.resting_on(count, noisy.cells.size)
-        edges = (self.bins[0], *self.bins, self.bins[-1])
+        whole = noisy.resting_on(count, noisy.cells.size)
+        edges, cuts = (self.bins[0], *self.bins, self.bins[-1]), {0, len(noisy.cells)}
         for share in self.shares:
-            place, part, first, last = quantile_interval(noisy.cells, share, noisy.deviation, noisy.error)
+            place, part, first, last = quantile_interval(noisy.cells, share, noisy.deviation, whole.error)
             value = edges[place] + part * (edges[place + 1] - edges[place])
+            cuts.add(place + round(part))
             yield noisy.unless_few(f"quantile {share:g}", count, value, edges[first], edges[last + 1])
+        if self.histogram:  # the noise has chosen among all ranges of bins, so each of them must be covered
+            ranges = noisy._replace(error=noisy.error / math.comb(len(noisy.cells) + 1, 2))
+            for first, last in pairwise(sorted(cuts)):
+                start = f"{edges[first]:g}" if first else "lowest"
+                end = f"{edges[last]:g}" if last < len(noisy.cells) else "highest"
+                yield ranges.total_of(f"{start} to {end}: count", noisy.cells[first:last])
 
     @property
     def caveats(self) -> tuple[str, ...]:

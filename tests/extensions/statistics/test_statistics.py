@@ -4,6 +4,8 @@ import copy
 import dataclasses
 import json
 import math
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.errors import InputError, ScenarioError
+from fedamp.extensions.pages.release import release
 from fedamp.extensions.population.store import Population
 from fedamp.extensions.statistics.answers import FILE, released_answers
 from fedamp.extensions.statistics.asked import ask_questions
@@ -137,6 +140,29 @@ def test_a_number_that_noise_has_lifted_over_the_threshold_is_covered(ward, seed
         assert sum(hits) >= 0.95 * seeds - 4 * math.sqrt(seeds * 0.95 * 0.05), name
 
 
+@pytest.mark.parametrize("seeds", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_a_histogram_by_private_quantiles_covers_the_counts_between_them(ward, seeds):
+    """Noise chooses the bins; each count is that of the people in the bins that were chosen."""
+    asked = scenario(ward[0], {"parts": QUESTIONS["median"] | {"shares": [0.25, 0.5, 0.75], "histogram": True}})
+    [(_, question, _)] = asked.questions.noisy_blocks(np.zeros(asked.questions.number_of_cells), 0.0)
+    ages = np.array([row[1] for row in ward[1]])
+    [(cells, values)] = question.record_parts({"age": ages.astype(object)})
+    exact, draw, hits = np.bincount(cells, values, question.number_of_cells), np.random.default_rng(9), []
+    for noise in [0.0] + [20.0] * seeds:
+        sums = exact + draw.normal(0, noise, len(exact))
+        found = [
+            each for each in question.answer_numbers(NoisySum(sums, noise, 0.05, 0)) if each.name.endswith(": count")
+        ]
+        assert sum(each.value or 0 for each in found) == pytest.approx(sums.sum())
+        for each in found:
+            start, end = each.name.removesuffix(": count").split(" to ")
+            inside = ages >= float(start.replace("lowest", "-inf"))
+            right = np.count_nonzero(inside & (ages < float(end.replace("highest", "inf"))))
+            hits.append(each.lower - 1e-9 <= right <= each.upper + 1e-9)
+        assert noise or ([each.value for each in found] == pytest.approx([len(ages) / 4] * 4, rel=0.2) and all(hits))
+    assert np.mean(hits) >= 0.95 - 4 * math.sqrt(0.95 * 0.05 / len(hits))
+
+
 HOSTILE = {
     "not numbers": [("nan", "inf", "-inf", "x", "", "nan", "nan", "nan")],
     "huge": [("1e308", "-1e308", "1e999", "9" * 400, "f", "a", "1e308", "1")],
@@ -170,6 +196,38 @@ def test_a_hostile_person_changes_her_own_bounded_vector_alone(kind, tmp_path):
     same = np.arange(30) != 7
     assert np.array_equal(clean[same], changed[same])
     assert np.linalg.norm(after - before) <= 2 + 1e-6  # zero-out: each of both vectors has a norm of at most 1
+
+
+DAYS = ["NaT", "0000-01-01", "9999-12-31", "-5000-01-01", "290000-12-31"]
+TYPED = {
+    "float64": np.array([np.nan, np.inf, -np.inf, 1e308, -1e308, -0.0, 5e-324]),
+    "float32": np.array([np.nan, np.inf, 3e38, 1e-45], np.float32),
+    "int64": np.array([-(2**63), 2**63 - 1, 0]),
+    "uint64": np.array([2**64 - 1, 0], np.uint64),
+    "bool": np.array([True, False]),
+    "days": np.array(DAYS, "datetime64[D]"),
+    "nanoseconds": np.array(["NaT", "1677-09-22", "2262-04-11T23:47:16.854775807"], "datetime64[ns]"),
+    "bytes": np.array([b"\xff\xfe", b"", b"f", b"1e308"]),
+    "text": np.array(["", "nan", "\ud800", "\x00", "f" * 10**5, "1_000", "١٢", "0x1p4", "9" * 5000, "2024-02-30"]),
+    "objects": np.array(
+        [None, np.nan, b"\xff", 10**400, -(10**400), Decimal("1e999"), Decimal("NaN"), date.min, date.max, 1j, (1, 2)],
+        object,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_no_value_of_any_type_raises_an_error_or_exceeds_the_norm_of_a_record(kind, ward):
+    values = TYPED[kind]
+    asked = scenario(ward[0]).questions
+    for name, question, _ in asked.noisy_blocks(np.zeros(asked.number_of_cells), 0.0):
+        columns = dict.fromkeys(question.column_names, values)
+        squares = np.zeros(len(values))
+        for cells, numbers in question.record_parts(columns):
+            assert ((cells >= -1) & (cells < question.number_of_cells)).all(), name
+            assert np.isfinite(numbers).all(), name
+            squares += np.where(cells >= 0, numbers, 0.0) ** 2
+        assert (squares <= question.norm**2 + 1e-9).all(), name
 
 
 @pytest.mark.slow
@@ -326,6 +384,13 @@ def test_the_command_writes_answers_a_page_and_a_picture_and_reads_a_run(ward, t
     assert (tmp_path / "out" / "plots" / "ward.png").stat().st_size > 1000
     again = json.loads(fedamp("statistics", str(tmp_path / "out" / "ward"), "--json").out)
     assert again["answers"] == answers["answers"]
+    # The page and the certificate of the run have the answers, too.
+    assert fedamp("report", str(tmp_path / "out" / "ward"), "--out", str(tmp_path / "run.html")).status == 0
+    release(tmp_path / "out" / "ward", tmp_path / "bundle", tmp_path / "key.pem")
+    [mean] = [each for each in released_answers(tmp_path / "out" / "ward").answer("age").numbers if each.name == "mean"]
+    for made in ("run.html", "bundle/certificate.html"):
+        assert f"<dt>age: mean</dt><dd>{mean.in_words}</dd>" in (tmp_path / made).read_text()
+        assert "over the noise, and also among the results" in (tmp_path / made).read_text()
     whole = tmp_path / "whole.yaml"
     fedamp("statistics", str(tmp_path / "ward.yaml"), "--scenario", str(whole))
     assert reader.load(whole).questions == scenario(ward[0]).questions
