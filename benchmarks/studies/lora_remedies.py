@@ -40,8 +40,8 @@ from benchmarks.studies.federations import Bench, Cell, Run
 from benchmarks.training import at_hand
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
+from fedamp.client.stacks import StackBatches
 from fedamp.client.training import StackTrainer, TrainedStack
-from fedamp.data import PaddedRecords
 from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
 from fedamp.extensions.adapters.transformers import from_transformers
@@ -86,8 +86,8 @@ class Products(nn.Module):
 class Factored(StackTrainer):
     """Trains the factors of the changes that a client receives, A orthonormal, and answers with changes."""
 
-    def train(
-        self, start: dict[str, Tensor], cohort: PaddedRecords, seeds: NDArray[np.void], *others: Any, **more: Any
+    def run(
+        self, start: dict[str, Tensor], batches: StackBatches, seeds: NDArray[np.void], *others: Any, **more: Any
     ) -> TrainedStack:
         network, layers, scale = adapted()
         factors = {}
@@ -101,7 +101,7 @@ class Factored(StackTrainer):
             return functional_call(network, own, (inputs,))  # type: ignore[no-any-return]
 
         inner = StackTrainer(forward, self.config, self.device, self.loss, self.rate)
-        trained = inner.train(factors, cohort, seeds)
+        trained = inner.run(factors, batches, seeds)
         after = [(factors[name] + each).transpose(1, 2) for name, each in trained.updates.items()]
         products = (scale * first @ last for first, last in zip(after[::2], after[1::2], strict=True))
         updates = {name: each - start[name] for name, each in zip(start, products, strict=True)}

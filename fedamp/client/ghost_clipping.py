@@ -91,6 +91,7 @@ class GhostClipping:
         clips: Sequence[float],
         normalised: bool = False,
         numbers: Tensor | None = None,
+        rate: float | Tensor | None = None,
     ) -> tuple[ClippedSum, Tensor]:
         """Return the sum of the clipped updates, and each record's loss before its step.
 
@@ -100,6 +101,7 @@ class GhostClipping:
             start: the model, by parameter name.
             inputs: of :meth:`inputs_of`, on the device.
             parts, clips, normalised, numbers: as for :func:`fedamp.client.clipping.clip_and_sum`.
+            rate: learning rate of the step, also as a float64 tensor without axes; default: that of the constructor.
 
         Returns:
             The result of ``clip_and_sum`` for the updates, up to the rounding of single numbers by 2**-13 of a layer's
@@ -108,7 +110,7 @@ class GhostClipping:
         values, labels, silent = inputs
         known = torch.from_numpy(clip_numbers(clips)).to(values.device) if numbers is None else numbers
         limits, units = known[0][:, None], known[1]
-        losses, products = self._backward(start, values, labels)
+        losses, products = self._backward(start, values, labels, self._rate if rate is None else rate)
         squares = {name: product.square_norms for name, product in products.items()}
         norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
         failed = ~torch.isfinite(norms).all(0)
@@ -137,7 +139,7 @@ class GhostClipping:
         return stacking_refusal(train, like, sum(value.numel() for value in start.values()))
 
     def _backward(
-        self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor
+        self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor, rate: float | Tensor
     ) -> tuple[Tensor, dict[str, "_Products"]]:
         """Compute each record's loss, float64 [records], and its update of every parameter as a product."""
         values, entered, left = inputs.flatten(1), list[Tensor](), list[Tensor]()
@@ -151,7 +153,7 @@ class GhostClipping:
         products: dict[str, _Products] = {}
         gradients = torch.autograd.grad(losses.sum(), left)
         for name, gradient, values in zip(self._layers, gradients, entered, strict=True):
-            back = gradient.double() * -self._rate
+            back = gradient.double() * -rate
             products |= {f"{name}.weight": _Products(back, values), f"{name}.bias": _Products(back, None)}
         return losses.detach().double(), products
 

@@ -108,7 +108,7 @@ class FullyConnected:
         return values[..., : parameters[f"{self.layers[-1]}.bias"].shape[1]]
 
     def descend(
-        self, start: dict[str, Tensor], inputs: Tensor, batches: Sequence[StackBatch], rate: float
+        self, start: dict[str, Tensor], inputs: Tensor, batches: Sequence[StackBatch], rate: float | Tensor
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Descend the gradient of every client's weighted cross-entropy, with a backward pass that is written out.
 
@@ -116,7 +116,7 @@ class FullyConnected:
             start: the parameters that all clients start from, by name; never written to.
             inputs: float32 [clients, records, ...].
             batches: of the steps, in turn; their labels are classes, int64.
-            rate: learning rate.
+            rate: learning rate; as a tensor it is an input of a recorded program.
 
         Returns:
             Trained minus start, by name; and the sum of each client's cross-entropies over the first batch, before its
@@ -129,12 +129,12 @@ class FullyConnected:
         inputs = inputs.flatten(2)
         kinds = [_First if inputs.shape[1] <= inputs.shape[2] else _Layer, *[_Layer] * (len(self.layers) - 1)]
         inputs = _fill_axis(inputs, 2)
-        classes = len(start[f"{self.layers[-1]}.bias"])
+        classes, factor = len(start[f"{self.layers[-1]}.bias"]), 1.0 if isinstance(rate, Tensor) else rate
         stack = [
             kind(
                 _stack_parameter(start[f"{name}.weight"], clients),
                 _stack_parameter(start[f"{name}.bias"], clients),
-                rate,
+                factor,
             )
             for name, kind in zip(self.layers, kinds, strict=True)
         ]
@@ -146,6 +146,7 @@ class FullyConnected:
             if number == 0:
                 losses = _summed_losses(logits[:, :classes], batch)
             gradients = _logit_gradients(logits[:, :classes], batch).mT
+            gradients = gradients.mul_(rate) if isinstance(rate, Tensor) else gradients
             for layer in reversed(stack[1:]):
                 gradients = layer.backward(gradients)
             stack[0].step(gradients)

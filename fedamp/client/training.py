@@ -119,27 +119,34 @@ class StackTrainer:
         seeds: NDArray[np.void],
         arguments: Sequence[Tensor] = (),
         own: Mapping[str, Tensor] = MappingProxyType({}),
+        rate: float | Tensor | None = None,
     ) -> TrainedStack:
         """Train every client of a stack from what is on the device; no value is read back.
 
         Args:
             start, seeds, arguments, own: as for :meth:`train`.
             batches: of the clients.
+            rate: learning rate, also as a float64 tensor without axes; default: that of the trainer.
         """
-        clients = len(batches.counts)
+        clients, rate = len(batches.counts), self.rate if rate is None else rate
         if self.descends and isinstance(self.stacked, FullyConnected):
-            updates, losses = self.stacked.descend(start, batches.inputs, list(batches), self.rate)
+            updates, losses = self.stacked.descend(start, batches.inputs, list(batches), rate)
             return TrainedStack(updates, losses, batches.counts)
         values = {name: value.expand(clients, *value.shape) for name, value in start.items()} | dict(own)
         arguments = [each.to(self.device) for each in arguments]
         if self.stacked is None and clients == 1:
             word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
             with generators_from(word >> 1, is_gpu(self.device)):
-                return self._descend(self._alone, values, batches, arguments)
-        return self._descend(self.stacked or for_all_clients(self.forward), values, batches, arguments)
+                return self._descend(self._alone, values, batches, arguments, rate)
+        return self._descend(self.stacked or for_all_clients(self.forward), values, batches, arguments, rate)
 
     def _descend(
-        self, together: Forward, start: dict[str, Tensor], batches: StackBatches, arguments: Sequence[Tensor]
+        self,
+        together: Forward,
+        start: dict[str, Tensor],
+        batches: StackBatches,
+        arguments: Sequence[Tensor],
+        rate: float | Tensor,
     ) -> TrainedStack:
         """Take steps down the mean loss of each batch, in every client's model at once.
 
@@ -148,7 +155,9 @@ class StackTrainer:
             start: [clients, *shape] by parameter name.
             batches: the records of each step.
             arguments: further arguments of the model, [clients, ...].
+            rate: learning rate.
         """
+        factor, scale = (1.0, rate.float()) if isinstance(rate, Tensor) else (rate, None)
         directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
         values, losses = [*start.values()], batches.weights.new_zeros(len(batches.counts), dtype=torch.float64)
         first = values
@@ -182,14 +191,16 @@ class StackTrainer:
             if not is_plain(self.config):  # clients that have done all their steps stay where they are
                 active = (batch.weights > 0).any(1)
                 gradients = [gradient * active.view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
+            if scale is not None:
+                gradients = list(torch._foreach_mul(gradients, scale))
             if step == 0:
                 # All clients share the start, so the first step goes to new memory. Stacks lie in memory as their
                 # gradients do: then the steps that follow are fast.
                 values = [torch.empty_like(gradient) for gradient in gradients]
                 for value, shared, gradient in zip(values, first, gradients, strict=True):
-                    torch.add(shared, gradient, alpha=-self.rate, out=value)
+                    torch.add(shared, gradient, alpha=-factor, out=value)
             else:
-                torch._foreach_add_(values, gradients, alpha=-self.rate)
+                torch._foreach_add_(values, gradients, alpha=-factor)
             del gradients, scalar  # the next step needs the memory
         if values is first:
             changes = [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in first]

@@ -30,7 +30,7 @@ from fedamp.client.device_records import DeviceRecords
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import ClientStack, StackBatches
+from fedamp.client.stacks import MILD_RATE, ClientStack, StackBatches
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.client.transfer import aligned, fetch_block, send_block
@@ -242,7 +242,7 @@ class LocalParameters:
 
 
 class _PieceTrainer:
-    """Trains clients of one piece of the model at one learning rate, with the fastest applicable method.
+    """Trains clients of one piece of the model, with the fastest applicable method.
 
     A stack of units with one record and one step each needs no update of a unit (:mod:`fedamp.client.ghost_clipping`).
     All others train by :class:`fedamp.client.training.StackTrainer`.
@@ -250,7 +250,6 @@ class _PieceTrainer:
     Args:
         task: of the run.
         piece: of the model.
-        rate: learning rate of the round.
         loss: of the scenario.
         device: torch's name of the device.
         local: start values of the parameters that stay with their client.
@@ -266,19 +265,18 @@ class _PieceTrainer:
         self,
         task: ClientTask,
         piece: Piece,
-        rate: float,
         loss: Loss,
         device: str,
         local: LocalParameters,
         compiled: bool,
     ) -> None:
-        self.task, self.piece, self.rate, self.local, self.compiled = task, piece, rate, local, compiled
+        self.task, self.piece, self.local, self.compiled = task, piece, local, compiled
         module = piece.module.to(device)
         known = module if piece.known else None
-        self._trainer = StackTrainer(piece.forward, task.client, device, loss, rate, known)
+        self._trainer = StackTrainer(piece.forward, task.client, device, loss, module=known)
         layers = layers_of(known)
         single = piece.owns_all and GhostClipping.can_run(task, module, piece.known)
-        self._ghost = GhostClipping(layers, rate, loss) if layers and single else None
+        self._ghost = GhostClipping(layers, MILD_RATE, loss) if layers and single else None
         size = task.client.batch_size
         self.batch = None if size == "full" else size
         # What the CPU draws or keeps for each client is no part of a recorded program.
@@ -322,7 +320,7 @@ class _PieceTrainer:
         return batches, [*batches.tensors, torch.from_numpy(counted)]
 
     def train(
-        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
+        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_numbers: "_RoundNumbers"
     ) -> "_TrainedSum":
         """Train the clients in a stack, clip each update, and add them up. On a GPU nothing is read back.
 
@@ -330,22 +328,23 @@ class _PieceTrainer:
             start: the parameters that all start from, by name, on the device.
             waiting: the stack.
             there: its tensors, on the device.
-            round_clips: clipping norm of all parameters; or of the shared and of the split part.
+            round_numbers: of the round.
         """
-        piece, stack, task, clips = self.piece, waiting.stack, self.task, round_clips.clips
+        piece, stack, task, clips = self.piece, waiting.stack, self.task, round_numbers.clips
         there = waiting.kept.gathered(there) if waiting.kept else there
         parts = piece.parts if len(clips) == 2 else (sum(piece.parts, ()),)
         if self._ghost is not None:
-            clipped, losses = self._ghost.run(start, there, parts, clips, task.normalised, round_clips.numbers)
+            numbers = round_numbers.numbers, round_numbers.rate
+            clipped, losses = self._ghost.run(start, there, parts, clips, task.normalised, *numbers)
             return _TrainedSum(waiting, clipped, losses, stack.cohort.sizes)
         assert waiting.batches is not None
         batches, counted = waiting.batches.with_tensors(there[:-1]), there[-1]
-        own = self.local.start(start, stack, round_clips.round)
+        own = self.local.start(start, stack, round_numbers.round)
         arguments, tables = self._row_inputs(start, batches.inputs, stack.seeds)
-        trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables)
+        trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables, round_numbers.rate)
         moved = trained.updates
         after = partial(_moved, own, moved)
-        self.local.keep(after, stack, waiting.counted, round_clips.round)
+        self.local.keep(after, stack, waiting.counted, round_numbers.round)
         updates = piece.owned(moved, stack.seeds)
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
         options = (
@@ -354,30 +353,32 @@ class _PieceTrainer:
             counted,
             rows,
             self.compiled,
-            round_clips.numbers,
+            round_numbers.numbers,
             task.by_layer,
         )
         return _TrainedSum(waiting, clip_and_sum(updates, parts, clips, *options), trained.losses, trained.records)
 
-    def is_recorded(self, waiting: "_StackInputs", round_clips: "_RoundClips") -> bool:
+    def is_recorded(self, waiting: "_StackInputs", round_numbers: "_RoundNumbers") -> bool:
         """Say whether a stack is trained by a recorded program: on a GPU that can, with nothing that changes it."""
         fixed = self._is_fixed and (waiting.slots > 1 or self._ghost is not None or self._trainer.stacked is not None)
-        return round_clips.numbers is not None and fixed and can_record(self._trainer.device)
+        return round_numbers.numbers is not None and fixed and can_record(self._trainer.device)
 
     def train_recorded(
-        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_clips: "_RoundClips"
+        self, start: dict[str, Tensor], waiting: "_StackInputs", there: Sequence[Tensor], round_numbers: "_RoundNumbers"
     ) -> "_TrainedSum":
         """Train a stack by a program that is recorded once and replayed; see :meth:`train` for the arguments."""
-        assert round_clips.numbers is not None
+        assert isinstance(round_numbers.numbers, Tensor)
+        assert isinstance(round_numbers.rate, Tensor)
         summed = [name for name in start if name not in self.piece.frozen]
 
-        def program(numbers: Tensor, *tensors: Tensor) -> list[Tensor]:
+        def program(numbers: Tensor, rate: Tensor, *tensors: Tensor) -> list[Tensor]:
             values, inputs = dict(zip(start, tensors, strict=False)), tensors[len(start) :]
-            trained = self.train(values, waiting, inputs, replace(round_clips, numbers=numbers))
+            trained = self.train(values, waiting, inputs, replace(round_numbers, numbers=numbers, rate=rate))
             clipped = trained.clipped
             return [clipped.failed, clipped.clipped, trained.losses, *(clipped.sums[name] for name in summed)]
 
-        failed, longer, losses, *sums = self.programs.run(program, [round_clips.numbers, *start.values(), *there])
+        given = [round_numbers.numbers, round_numbers.rate, *start.values(), *there]
+        failed, longer, losses, *sums = self.programs.run(program, given)
         clipped = ClippedSum(dict(zip(summed, sums, strict=True)), failed, longer)
         records = waiting.stack.cohort.sizes if waiting.batches is None else waiting.batches.counts
         return _TrainedSum(waiting, clipped, losses, records)
@@ -455,11 +456,19 @@ class _StackInputs:
 
 
 @dataclass(frozen=True)
-class _RoundClips:
-    """The clipping norms of a round (from 1), and :func:`fedamp.client.clipping.clip_numbers` on a GPU."""
+class _RoundNumbers:
+    """The numbers of a round: clipping norms, and learning rate.
+
+    Attributes:
+        round: from 1.
+        clips: clipping norm of all parameters; or of the shared and of the split part.
+        rate: learning rate; on a GPU a float64 tensor without axes, so that it may change between replays.
+        numbers: result of :func:`fedamp.client.clipping.clip_numbers`, on a GPU.
+    """
 
     round: int
     clips: Sequence[float]
+    rate: float | Tensor
     numbers: Tensor | None = None
 
 
@@ -538,7 +547,7 @@ class TrainingNode:
         source, waiting, done = self._members(order, sums, report), list[_Members](), list[_TrainedSum]()
         with arithmetic(self.task.client.precision, self.device):
             self._keep_records()
-            clips = _RoundClips(order.round, order.clips)
+            clips = _RoundNumbers(order.round, order.clips, self.task.client.learning_rate_in(order.round))
             while wave := self._next_wave(source, waiting, report):
                 clips, sent = self._send_wave(wave, clips, waiting, report)
                 while sent:
@@ -666,10 +675,10 @@ class TrainingNode:
     def _send_wave(
         self,
         wave: list[_StackInputs],
-        clips: _RoundClips,
+        clips: _RoundNumbers,
         waiting: list[_Members],
         report: TrainReport,
-    ) -> tuple[_RoundClips, list[tuple[_StackInputs, list[Tensor]]]]:
+    ) -> tuple[_RoundNumbers, list[tuple[_StackInputs, list[Tensor]]]]:
         """Send stacks to the device in one block.
 
         Args:
@@ -685,6 +694,7 @@ class TrainingNode:
         new = [submodel for submodel in new if not submodel.there]
         first = is_gpu(self.device) and clips.numbers is None
         block = [aligned(clip_numbers(clips.clips, self.task.linf_coordinates))] if first else []
+        block += [torch.tensor(clips.rate, dtype=torch.float64)] if first else []
         block += [tensor for submodel in new for tensor in submodel.start.values()]
         try:
             sent = iter(send_block([*block, *(tensor for each in wave for tensor in each.tensors)], self.device))
@@ -695,7 +705,7 @@ class TrainingNode:
                 self._block_bytes //= 2
                 waiting += [each.members for each in wave]
             return clips, []
-        clips = replace(clips, numbers=next(sent)) if first else clips
+        clips = replace(clips, numbers=next(sent), rate=next(sent)) if first else clips
         for submodel in new:
             submodel.there = {name: next(sent) for name in submodel.start}
         return clips, [(each, [next(sent) for _ in each.tensors]) for each in wave]
@@ -740,15 +750,12 @@ class TrainingNode:
         done.clear()
 
     def _by_submodel(self, order: RoundOrder) -> Iterator[tuple[_PieceTrainer, Rows]]:
-        """Yield the units of each submodel, with what trains them at the learning rate of the round.
-
-        The trainer of a submodel is kept as long as its piece and the learning rate are the same.
-        """
-        units, rate = order.units, self.task.client.learning_rate_in(order.round)
+        """Yield the units of each submodel, with what trains them; that is kept as long as the piece is the same."""
+        units = order.units
         for submodel in np.unique(units["submodel"]).tolist():
             piece, trainer = self._piece(submodel, order.round), self._trainers.get(submodel)
-            if trainer is None or trainer.piece is not piece or trainer.rate != rate:
-                trainer = _PieceTrainer(self.task, piece, rate, self._loss, self.device, self._local, self._compiled)
+            if trainer is None or trainer.piece is not piece:
+                trainer = _PieceTrainer(self.task, piece, self._loss, self.device, self._local, self._compiled)
                 self._trainers[submodel] = trainer
             yield trainer, units[units["submodel"] == submodel]
 
@@ -849,7 +856,7 @@ class TrainingNode:
             return trainer.stacking_refusal(start, stack)
         cohort, sizes = stack.cohort, {name: tuple(value.shape) for name, value in start.items()}
         records = [(each.shape, str(each.dtype)) for each in (cohort.inputs, cohort.labels)]
-        proof = StackProof(self.task, (sizes, records, trainer.rate, len(stack.seeds)))
+        proof = StackProof(self.task, (sizes, records, len(stack.seeds)))
         if proof.holds:
             return ""
         generator = rng.public_stream(0, "parameters of a proof")

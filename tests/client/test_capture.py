@@ -26,7 +26,8 @@ from fedamp.client.worker import TrainingNode
 from tests.client.counted import Counts, counts_of
 from tests.client.federation import order_of
 from tests.client.second_device import ELSEWHERE, Elsewhere, SecondDevice
-from tests.client.test_device import CASES, client, setting
+from tests.client.test_device import CASES as DEVICE_CASES
+from tests.client.test_device import client, setting
 
 
 def place(tensor: Tensor) -> int:
@@ -72,8 +73,26 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 CAPTURED = ["fully connected", "full batches", "Adam", "FedProx", "labels", "convolutional", "own", "normalised"]
-CAPTURED += ["coordinates", "records", "submodels", "tokens"]
-SLOW = "Adam", "FedProx", "labels", "convolutional", "tokens", "submodels", "full batches", "coordinates", "normalised"
+CAPTURED += ["coordinates", "records", "submodels", "tokens", "rates", "rates of records", "rates with momentum"]
+RATES = [[1 + number, 0.5 / (1 + number)] for number in range(5)]
+CASES = DEVICE_CASES | {
+    "rates": {"client": client(learning_rate=RATES)},
+    "rates of records": {"unit": "sample", "client": client(steps=1, learning_rate=RATES)},
+    "rates with momentum": {"client": client(learning_rate=RATES, momentum=0.9)},
+}
+SLOW = (
+    "rates of records",
+    "rates with momentum",
+    "Adam",
+    "FedProx",
+    "labels",
+    "convolutional",
+    "tokens",
+    "submodels",
+    "full batches",
+    "coordinates",
+    "normalised",
+)
 
 
 def rounds_of(name: str) -> tuple[list[Any], list[RecordedPrograms], Counts]:
@@ -85,6 +104,7 @@ def rounds_of(name: str) -> tuple[list[Any], list[RecordedPrograms], Counts]:
         seeds = rng.client_seeds(0, "test", 1 + number, np.array(ids)).tolist()
         moved = {key: array + np.float32(0.01 * number) for key, array in arrays.items()}
         order = order_of(ids, task, seeds=seeds, arrays=moved)
+        order = replace(order, round=1 + number if isinstance(task.client.learning_rate, tuple) else 1)
         order = replace(order, clips=tuple(clip / (1 + number) for clip in order.clips))
         play = partial(lambda order: found.append(node.train(order)), order)
         if number < 4:

@@ -15,7 +15,7 @@ from benchmarks.speed import zoo
 from fedamp import rng
 from fedamp.client import clipping, device_records
 from fedamp.client.stacked_networks import ReluMaxPool
-from fedamp.client.worker import TrainingNode, TrainReport, _RoundClips
+from fedamp.client.worker import TrainingNode, TrainReport, _RoundNumbers
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
@@ -167,7 +167,8 @@ def test_the_program_of_a_stack_runs_without_data(name: str, monkeypatch: pytest
     submodel, numbers = waiting.members.submodel, torch.from_numpy(clipping.clip_numbers(order.clips))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:  # what asks for a value raises there
         start = {key: mode.from_tensor(value) for key, value in submodel.start.items()}
-        clips = _RoundClips(1, order.clips, mode.from_tensor(numbers))
+        rate = mode.from_tensor(torch.tensor(0.1, dtype=torch.float64))
+        clips = _RoundNumbers(1, order.clips, rate, mode.from_tensor(numbers))
         tensors = [mode.from_tensor(each) for each in waiting.tensors]
         trained = submodel.trainer.train(start, waiting, tensors, clips)
     assert {key: total.shape for key, total in trained.clipped.sums.items()} == {
