@@ -20,6 +20,7 @@ MINUTES = {
     "speed.start": 10,
     "speed.accounting": 25,
     "speed.scale": 10,
+    "speed.population": 15,
     "speed.zoo": 10,
     "speed.gpu": 8,  # on a GPU; nothing without
     "speed.simulation": 10,

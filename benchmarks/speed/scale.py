@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -29,8 +29,56 @@ from benchmarks.speed.workloads import Workload
 from fedamp.engines import flower
 from fedamp.federation.scenario import Scenario
 from fedamp.server.setup import prepare
-from tests.deployment.machines import Network, running, wait
+from tests.deployment.machines import running, wait
 from tests.server.plays import rounds_of
+
+
+class Network:
+    """Linux network namespaces, one a machine, on a bridge that leads nowhere else. As a context manager.
+
+    Args:
+        machines: their names.
+        tag: tells its namespaces from those of others; at most four letters.
+    """
+
+    def __init__(self, machines: Sequence[str], tag: str) -> None:
+        self.machines, self.tag = list(machines), tag
+
+    def __enter__(self) -> "Network":
+        hub = f"{self.tag}hub"
+        self._ip("netns", "add", hub)
+        self._ip("-n", hub, "link", "add", "bridge", "type", "bridge")
+        self._ip("-n", hub, "link", "set", "bridge", "up")
+        for number, machine in enumerate(self.machines):
+            name = self.tag + machine
+            self._ip("netns", "add", name)
+            peer = ("peer", "name", f"port{number}", "netns", hub)
+            self._ip("-n", name, "link", "add", "eth0", "type", "veth", *peer)
+            self._ip("-n", hub, "link", "set", f"port{number}", "master", "bridge", "up")
+            self._ip("-n", name, "address", "add", f"{self.address(machine)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                self._ip("-n", name, "link", "set", device, "up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in ("hub", *self.machines):
+            self._ip("netns", "delete", self.tag + name)
+
+    def pull_the_cable(self, machine: str) -> None:
+        """From now on a machine and the others do not hear of each other."""
+        self._ip("-n", self.tag + machine, "link", "set", "eth0", "down")
+
+    def address(self, machine: str) -> str:
+        return f"10.77.0.{self.machines.index(machine) + 1}"
+
+    def inside(self, machine: str) -> list[str]:
+        """What goes before a command to run it on a machine."""
+        return ["ip", "netns", "exec", self.tag + machine]
+
+    @staticmethod
+    def _ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
 
 SMALL = Workload(
     "MLP 64-128-10",

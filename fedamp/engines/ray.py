@@ -189,6 +189,11 @@ class RayGrid(SimulationGrid):
         self._tell(name, arguments)
         return self._answer(patience)
 
+    def _whose(self) -> str:
+        """Name the cluster whose head may be lost; nothing where Ray is this run's own."""
+        address = self._engine.address
+        return f": the head of the cluster at {address} is lost, or the network to it" if address else ""
+
     def _answer(self, patience: float | None) -> Any:
         """Wait for the driver's answer, and raise an error that it sends.
 
@@ -198,10 +203,12 @@ class RayGrid(SimulationGrid):
         try:
             if not self._pipe.poll(None if patience is None else patience + GRACE):
                 self._driver.kill()  # its next answer would be the one to this request
-                raise FederationError(f"Ray did not answer within {patience + GRACE:.1f} s{devices.busy_words()}")
+                raise FederationError(
+                    f"Ray did not answer within {patience + GRACE:.1f} s{self._whose()}{devices.busy_words()}"
+                )
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            raise FederationError(f"Ray ended (exit code {self._driver.wait()})") from None
+            raise FederationError(f"Ray ended (exit code {self._driver.wait()}){self._whose()}") from None
         if isinstance(answer, FedampError):
             raise answer
         return answer

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sysconfig
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_a_cluster_that_lets_everybody_in_is_refused(home, ray_folder):
 
 
 @pytest.mark.slow
-def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
+def test_the_page_and_machines_that_are_lost_and_added(tmp_path, home, ray_folder):
     port = str(free_port())
 
     def block(title: str) -> str:
@@ -121,22 +121,38 @@ def test_the_page_and_a_machine_that_is_lost(tmp_path, home, ray_folder):
     longer = "fedamp run digits --known-seed --set rounds=300 --set check_in.k=30 --set privacy.epsilon=null"
     longer += " --set privacy.noise_multiplier=1"
     run(block("the token"))
-    with (
-        ray_node(block("the head"), tmp_path / "head.log") as head,
-        ray_node(block("a second node"), tmp_path / "second.log") as second,
-    ):
+    with ExitStack() as cluster:
+
+        def add(title: str, name: str) -> subprocess.Popen:
+            return cluster.enter_context(ray_node(block(title), tmp_path / f"{name}.log"))
+
+        head, second = add("the head", "head"), add("a second node", "second")
         run(block("the run"))  # which compares the models
         assert "2 worker(s) on cpu" in (tmp_path / "runs/cluster/log.txt").read_text()
+        third = add("a second node", "third")
         lost = shlex.split(f"{longer} --set engine.address=127.0.0.1:{port} --out lost")
-        with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(lost, cwd=tmp_path, env=ENVIRONMENT, **pipes) as process:
             rounds = tmp_path / "lost" / "rounds.jsonl"
-            wait(lambda: rounds.exists() and rounds.read_text().count("\n") > 20, 120, "some rounds")
+
+            def more_rounds(why: str) -> None:
+                before = rounds.read_text().count("\n") if rounds.exists() else 0
+                wait(lambda: rounds.exists() and rounds.read_text().count("\n") > before + 20, 120, why)
+
+            more_rounds("some rounds")
             kill(second)
-            before = rounds.read_text().count("\n")
-            wait(lambda: rounds.read_text().count("\n") > before + 20, 120, "the rounds after the loss")
+            more_rounds("the rounds after a loss")
+            add("a second node", "fourth")
+            kill(third)
+            more_rounds("the rounds on the head and the one that was added")
             kill(head)
-            assert process.wait() != 0
-    assert "its worker died" in (tmp_path / "lost" / "log.txt").read_text()
+            [line] = [line for line in process.stderr.read().splitlines() if line.startswith("failed: ")]
+            assert process.wait() == 1
+    assert f"the head of the cluster at 127.0.0.1:{port} is lost, or the network to it" in line
+    assert "resume with: fedamp run lost/scenario.yaml --resume --out lost" in line
+    log = (tmp_path / "lost" / "log.txt").read_text()
+    assert "3 worker(s) on cpu" in log
+    assert log.count("its worker died") >= 2
     run("fedamp run lost/scenario.yaml --resume --out lost --engine serial")
     run(f"{longer} --engine serial --out undisturbed")
     run("cmp lost/model.safetensors undisturbed/model.safetensors")
