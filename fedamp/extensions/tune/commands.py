@@ -86,6 +86,7 @@ def tune(
     grid: Annotated[list[str], Option(help="key.path=value,value,... to try, as often as needed")],
     out_folder: Annotated[Path | None, Option("--out", help="default: tuned/NAME; resumed if it exists")] = None,
     share: Annotated[float, Option(help="of the budget, for all trials; the rest is for the run")] = 0.2,
+    trials: Annotated[int | None, Option(help="random search: so many combinations; default: all")] = None,
     jobs: Annotated[int | None, Option(help="trials at once; default: the number of cores")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,6 +103,6 @@ def tune(
 
     with SweepProgress(terminal.err).shown() as progress:
         read = partial(load, scenario, overrides)
-        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress)
+        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress, trials)
     print_answer(tuned.record.content(), as_json, tune_table)
     print_paths("run next", tuned.folder / CHOSEN, unless=as_json)

@@ -122,6 +122,7 @@ def tune(
     share: float = 0.2,
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
+    trials: int | None = None,
     **settings: Any,
 ) -> "Tuned":
     """Tune hyperparameters privately: ``privacy.epsilon`` pays for all trials, and for the run that follows.
@@ -135,6 +136,8 @@ def tune(
         out: folder; default: ``tuned/NAME``. Finished trials are kept, interrupted ones are resumed.
         share: part of the budget for all trials, in (0, 1).
         jobs, watcher, settings: as in :func:`sweep`.
+        trials: random search: number of the grid's combinations to try, drawn from the scenario's public seed; all
+            others cost nothing. Default: every combination.
 
     Returns:
         The answer: ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, the
@@ -164,4 +167,4 @@ def tune(
     from fedamp.extensions.tune.tune import tune
 
     base = load(scenario, **settings)
-    return tune(lambda values: load(base, **values), grid, given_folder(out), share, jobs, watcher)
+    return tune(lambda values: load(base, **values), grid, given_folder(out), share, jobs, watcher, trials)

@@ -30,6 +30,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import stdtrit
 
+from fedamp import rng
 from fedamp.accounting import Compose, Repeat
 from fedamp.accounting.arithmetic import delta_left
 from fedamp.accounting.bounds import finite_or_none
@@ -512,6 +513,7 @@ def sweep(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     opened: Callable[[str], object] = lambda scenario: None,
+    chosen: Sequence[RunSettings] | None = None,
 ) -> Sweep:
     """Run every combination of a grid's values, as :func:`fedamp.extensions.tune.functions.sweep`, with its errors.
 
@@ -522,11 +524,12 @@ def sweep(
         jobs: number of runs at once; with 1 they play in this process. Default: the number of cores.
         watcher: follows every round and run.
         opened: called with the scenario's name before the first run, when the folder is there.
+        chosen: the combinations to run; default: all.
     """
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs: got {jobs}; expected: a whole number >= 1")
     lists = checked(grid)
-    runs = tuple(PlannedRun(folder=folder_name(each, lists), settings=each) for each in points(lists))
+    runs = tuple(PlannedRun(folder=folder_name(each, lists), settings=each) for each in chosen or points(lists))
     scenarios = {run.folder: load(run.settings) for run in runs}
     if not all(each.evaluates or each.side_sum for each in scenarios.values()):
         raise InputError(f"sweep: nothing scores its runs; expected: {TO_TEST}, and an evaluation")
@@ -783,6 +786,24 @@ def checked(grid: Mapping[str, Any]) -> Grid:
 def points(grid: Grid) -> list[RunSettings]:
     """Return every combination of the values; the last key changes fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def random_points(grid: Grid, number: int, seed: int) -> list[RunSettings]:
+    """Draw some of a grid's combinations, all sets alike, in the order of the grid (random search).
+
+    Args:
+        grid: values by key.
+        number: of combinations, from 1 to all.
+        seed: public; the same one draws the same combinations.
+
+    Raises:
+        ScenarioError: the grid has fewer.
+    """
+    every = points(grid)
+    if not 1 <= number <= len(every):
+        raise ScenarioError(f"trials: got {number}; expected: from 1 to the {len(every)} combinations of the grid")
+    order = np.argsort(rng.stream(rng.public_seed(seed, "search"), "trials", 0).words(len(every)), kind="stable")
+    return [every[place] for place in np.sort(order[:number])]
 
 
 def settings_in_words(settings: RunSettings) -> str:

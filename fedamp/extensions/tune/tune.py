@@ -22,7 +22,17 @@ from fedamp.base.files import FileRecord, write_atomically
 from fedamp.base.version import version
 from fedamp.errors import FedampError, RunFolderError, ScenarioError
 from fedamp.extensions.evaluation.section import ClientEvaluation, Evaluated
-from fedamp.extensions.tune.sweep import RUNS, RunSettings, Sweep, Watcher, checked, folder_name, points, sweep
+from fedamp.extensions.tune.sweep import (
+    RUNS,
+    RunSettings,
+    Sweep,
+    Watcher,
+    checked,
+    folder_name,
+    points,
+    random_points,
+    sweep,
+)
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
@@ -142,6 +152,7 @@ def tune(
     share: float = SHARE,
     jobs: int | None = None,
     watcher: Watcher | None = None,
+    trials: int | None = None,
 ) -> Tuned:
     """Try every combination of a grid's values, and choose one; see :func:`fedamp.extensions.tune.functions.tune`.
 
@@ -152,6 +163,7 @@ def tune(
         share: of the budget, for all trials, in (0, 1).
         jobs: trials at once; default: the number of cores.
         watcher: follows every round and trial.
+        trials: number of combinations, drawn from the scenario's public seed; default: all.
 
     Raises:
         ScenarioError: the scenario cannot be tuned, or not by these keys.
@@ -159,8 +171,9 @@ def tune(
         FedampError: trials are unfinished, or every trial diverged.
     """
     lists = checked(grid)
-    settings = points(lists)
-    base, scenarios = load({}), [load(each) for each in settings]
+    base = load({})
+    settings = points(lists) if trials is None else random_points(lists, trials, base.seed)
+    scenarios = [load(each) for each in settings]
     plan = _checked_plan(base, scenarios, lists, share)
     noise, folder = split(plan, len(settings), share), out or TUNED / base.name
     trials_there = {ledger.parent.name for ledger in (folder / RUNS).glob("*/ledger.json")}
@@ -176,9 +189,9 @@ def tune(
             )
     if not folder.exists():
         check_several([(tried, len(settings)), (run, 1)])
-    swept = sweep(lambda each: _trial_scenario(load(each), noise), lists, folder, jobs, watcher)
-    trials = _trial_records(swept)
-    best = max((each for each in trials if each.score is not None), key=lambda each: each.score or 0.0, default=None)
+    swept = sweep(lambda each: _trial_scenario(load(each), noise), lists, folder, jobs, watcher, chosen=settings)
+    found = _trial_records(swept)
+    best = max((each for each in found if each.score is not None), key=lambda each: each.score or 0.0, default=None)
     if best is None:
         raise FedampError(f"{swept.folder}: every trial diverged; expected: smaller rates, or more people")
     chosen = asked[settings.index(best.settings)]
@@ -190,7 +203,7 @@ def tune(
         noise=noise.noise,
         epsilon=Bracket.of(noise.epsilon),
         delta=base.privacy.delta,
-        trials=trials,
+        trials=found,
         chosen=best.settings,
     )
     write_atomically(swept.folder / CHOSEN, chosen.to_yaml().encode())

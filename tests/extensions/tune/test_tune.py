@@ -13,6 +13,7 @@ from fedamp import rng
 from fedamp.errors import FedampError, InputError, ScenarioError
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.extensions.tune import tune as module
+from fedamp.extensions.tune.sweep import random_points
 from fedamp.extensions.tune.tune import CHOSEN, FILE, TuneRecord
 from fedamp.runs.folder import RunFolder, begun_runs, read_summary
 from fedamp.runs.total import total
@@ -89,6 +90,26 @@ def test_the_noise_in_the_model_of_a_trial_is_that_of_the_run(tuned):
     rates = [fedamp.load(folder / "scenario.yaml").server.learning_rate for folder in begun_runs([tuned.folder])]
     factor = tuned.record.trial_noise / tuned.record.noise
     assert [rate * factor for rate in rates] == pytest.approx([0.01, 1.0])
+
+
+def test_random_search_tries_and_pays_for_some_combinations_of_the_grid(tmp_path):
+    grid = {"server.learning_rate": [0.01, 0.1, 1.0, 2.0], "client.steps": [1, 2]}
+    base = scenario(rounds=1)
+    found = fedamp.tune(base, grid, tmp_path / "tuned", jobs=1, trials=2).record
+    alone = [module.split(module.make_plan(base, 300), trials, 0.2).trial_noise for trials in (2, 8)]
+    assert found.trial_noise == alone[0] < alone[1], "two trials have less noise than eight"
+    tried = [trial.settings for trial in found.trials]
+    assert tried == random_points(grid, 2, base.seed)
+    assert found.chosen in tried
+    assert len(begun_runs([tmp_path / "tuned"])) == 2
+    with pytest.raises(FedampError, match="a trial of another grid"):  # whose cost would not be counted
+        fedamp.tune(base, grid, tmp_path / "tuned", jobs=1, trials=1)
+    for wrong in (0, 9):
+        with pytest.raises(ScenarioError, match=f"trials: got {wrong}; expected: from 1 to the 8 combinations"):
+            fedamp.tune(base, grid, tmp_path / "none", jobs=1, trials=wrong)
+    assert not (tmp_path / "none").exists()
+    drawn = [tuple(map(str, random_points(grid, 2, seed))) for seed in range(200)]
+    assert len(set(drawn)) == 28  # each of 28 pairs is missed by 200 draws with a chance of 7e-4; seeds are fixed
 
 
 def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
