@@ -185,7 +185,7 @@ FAULTS = (
         "noise.py",
         'address = Address(seed, "noise", (round_, index, number))',
         'address = Address(seed, "noise", (round_, 0, number))',
-        ("extensions/correlated", "test_gaussian.py", "server"),
+        ("test_gaussian.py",),
     ),
     Fault(
         "noise: banded noise is not scaled by its norm",

@@ -118,6 +118,18 @@ def test_rounded_noise_follows_the_normal_law():
     assert stats.chisquare(counts, expected).pvalue > 1e-4
 
 
+def test_arrays_pieces_rounds_and_attempts_get_numbers_of_their_own():
+    """Equal numbers in two places would cancel in a difference, which is then released without noise."""
+    drawn = []
+    for seed, round_ in ((5, 1), (5, 2), (6, 1)):
+        sums = {"small": np.zeros(20_000), "alike": np.zeros(20_000), "long": np.zeros(2**20 + 20_000)}
+        noise.IndependentGaussian().update(sums, dict.fromkeys(sums, 1.0), {}, {}, seed, round_)
+        drawn += [sums["small"], sums["alike"], sums["long"][:20_000], sums["long"][2**20 :]]
+    between = np.corrcoef(drawn) - np.eye(len(drawn))
+    # A correlation has a standard deviation of 1 / sqrt(20,000) = 0.007; six of them are beyond all 66 pairs.
+    assert np.abs(between).max() < 6 * 0.0071
+
+
 @pytest.mark.parametrize("deviation", [1e-20, 0.1, 1.0, 3.0, 1e20])
 def test_what_is_released_is_on_a_grid_that_follows_from_the_deviation_alone(deviation):
     grid = grid_of(deviation)
