@@ -59,9 +59,11 @@ class Extension:
             :class:`fedamp.client.worker.LocalParameters`.
         unit_vectors: functions that make what computes units' vectors in place of trained updates, by the key of the
             task that asks for it; each takes the task and the data set, and returns a
-            :data:`fedamp.client.private_means.UnitVectors`.
+            :data:`fedamp.client.unit_vectors.UnitVectors`; or None: units train.
         exchanges: answers of a node in exchanges of an aggregator, by the key of its configuration that asks for them;
             each a :class:`fedamp.client.exchange.NodeExchange`.
+        first_releases: releases of all units before the first round, by their key of the ledger and of the task; each a
+            class of :class:`fedamp.federation.first_releases.FirstRelease`.
         side_sums: sums that rounds release beside the model's updates, by the key of their section
             (:class:`fedamp.federation.side_sums.SideSum`), which is also that of the task and of the ledger; each a
             :class:`fedamp.accounting.verify.SideSumKeys`.
@@ -92,6 +94,7 @@ class Extension:
     local_parameters: Mapping[str, str] = field(default_factory=dict)
     unit_vectors: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)
+    first_releases: Mapping[str, str] = field(default_factory=dict)
     side_sums: Mapping[str, str] = field(default_factory=dict)
     ledger_keys: Mapping[str, str] = field(default_factory=dict)
     policy_keys: Mapping[str, str] = field(default_factory=dict)

@@ -60,8 +60,8 @@ COMPUTED_BY: Mapping[str, Mapping[str, str]] = {
         "nodes": "nodes_mechanism epsilon_nodes",
         "guarantee": "guaranteed_epsilon stopped_because",
         "scenario": "scenario scenario_sha256 unit units group_size delta budget_epsilon amplification_charged "
-        "precision parts rounds_planned statistics assumptions noise_seed rehearsal unchecked run",
-        LABEL: "written_by frozen_sha256 statistics.mean statistics.deviation",
+        "precision parts rounds_planned assumptions noise_seed rehearsal unchecked run",
+        LABEL: "written_by frozen_sha256",
     },
     "releases": {
         "rounds": "round",
@@ -195,11 +195,15 @@ class LedgerKey(ABC):
         record: the class of its value, a :class:`fedamp.base.record.Record`, as ``package.module:Class``.
         shared: what no two independent runs have in common of it, in words.
         other: the fault of a resumed run that has another value, in words.
+        first_release: what its value has told of all units before the first round, in words; empty: it is no release.
+        labels: keys of its value that nothing computes again, so that the chain alone shows a change.
     """
 
     record: ClassVar[str]
     shared: ClassVar[str]
     other: ClassVar[str] = "with other keys of an extension"
+    first_release: ClassVar[str] = ""
+    labels: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def check_value(self, told: Json) -> Check:
@@ -249,6 +253,11 @@ def ledger_keys() -> dict[str, LedgerKey]:
     return dict(all_offered("ledger_keys"))
 
 
+def first_release_words() -> dict[str, str]:
+    """Return the releases before the first round in words, by their keys of a ledger."""
+    return {name: key.first_release for name, key in ledger_keys().items() if key.first_release}
+
+
 @dataclass(frozen=True)
 class SideSumKeys:
     """The keys of a ledger for a side sum (:class:`fedamp.federation.side_sums.SideSum`).
@@ -290,7 +299,7 @@ def has_left(ledger: Json) -> list[str]:
         ['that a noisy sum is no model']
     """
     what = {
-        "means and deviations of inputs": ledger.get("statistics"),
+        **{words: ledger.get(key) for key, words in first_release_words().items()},
         "the models of its rounds": ledger["releases"],
         **{each.words: ledger.get(each.at_end) for each in side_sums().values()},
         "that a noisy sum is no model": ledger["stopped_because"] == "diverged",
@@ -313,7 +322,7 @@ def before_rounds(mechanism: Mechanism, beside: int) -> Mechanism:
 def ahead_of_rounds(mechanism: Mechanism, beside: int) -> int:
     """Return how many releases a mechanism has before its first round: those of all units, which every cost includes.
 
-    They are the statistics before training and the side sum at the end, ``beside`` in all; with a single round all
+    They are first releases and the side sum at the end, ``beside`` in all; with a single round all
     are one.
     """
     return beside if mechanism.span > 1 else 0
@@ -357,7 +366,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     if by_round is None and not private:
         by_round = np.full(planned, np.inf)
     at_end = sum(_every(ledger, key) == "end" for key in side_sums())
-    beside = at_end + (ledger.get("statistics") is not None)
+    beside = at_end + sum(ledger.get(key) is not None for key in first_release_words())
     ahead = ahead_of_rounds(mechanism, beside)
     follows = by_round is None and mechanism.span == planned + ahead
 

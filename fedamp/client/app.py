@@ -28,10 +28,9 @@ from fedamp import rng
 from fedamp.base.arrays import Arrays
 from fedamp.client import configuration, policy
 from fedamp.client.clipping import clip_and_sum
-from fedamp.client.private_means import STATISTICS, UnitVectors, means_vectors, sum_vectors
 from fedamp.client.task import UNTRAINABLE, log
+from fedamp.client.unit_vectors import sum_vectors
 from fedamp.client.worker import LocalParameters, NodeSum, TrainingNode, TrainReport
-from fedamp.data import Dataset
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
 from fedamp.errors import DataError, DeploymentError, ModelError, one_line
@@ -260,18 +259,10 @@ class _StackedApp(PrivateClientApp):
         return False
 
     def _trainer(self, order: RoundOrder, message: Message, context: Context, hosted: set[int] | None) -> NodeTraining:
-        """Choose the training node of the task; or what adds up vectors, where the order or the task asks for those."""
+        """Choose the training node of the task; or what adds up vectors, where the task asks for those."""
         most = None if hosted is None else len(hosted)
         folder, device = configuration.text(context, "data"), configuration.device(context)
-        task = configuration.task_of(order.task)
-        if STATISTICS in order.arrays and (step := task.data.statistics):
-            before = configuration.divided(order.task, folder, True)[0]
-            return partial(sum_vectors, array=STATISTICS, vectors=means_vectors(step, before), dataset=before)
-        for key in keys("unit_vectors"):
-            if getattr(task, key):
-                vectors, dataset = _vectors_of(order.task, folder, key)
-                return partial(sum_vectors, array=next(iter(order.arrays)), vectors=vectors, dataset=dataset)
-        return node_of(order.task, folder, device, most).train
+        return _summing_vectors(order.task, folder) or node_of(order.task, folder, device, most).train
 
 
 app = _StackedApp()
@@ -302,16 +293,23 @@ def node_of(task_json: str, folder: str, device: str, hosts: int | None) -> Trai
 
 
 @lru_cache(maxsize=2)
-def _vectors_of(task_json: str, folder: str, key: str) -> tuple[UnitVectors, Dataset]:
-    """Make the vectors that stand for trained updates, and keep the columns that they are computed from.
+def _summing_vectors(task_json: str, folder: str) -> NodeTraining | None:
+    """Make what adds up vectors in place of trained updates, and keep the columns that they are computed from.
 
     Args:
         task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
         folder: of the node's records; empty: the scenario's.
-        key: of the task, which asks for the vectors.
+
+    Returns:
+        None: the task asks for no vectors, and units train.
     """
-    dataset = configuration.dataset(task_json, folder)
-    return next(offered("unit_vectors", key))(configuration.task_of(task_json), dataset), dataset
+    task = configuration.task_of(task_json)
+    for key in keys("unit_vectors"):
+        if getattr(task, key):
+            dataset = configuration.dataset(task_json, folder)
+            if vectors := next(offered("unit_vectors", key))(task, dataset):
+                return partial(sum_vectors, vectors=vectors, dataset=dataset)
+    return None
 
 
 @lru_cache(maxsize=2)

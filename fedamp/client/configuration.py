@@ -29,6 +29,7 @@ from fedamp.data.table import kept
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError, DeploymentError
+from fedamp.federation.first_releases import data_after
 from fedamp.federation.local_training import DEPLOYED_RECORDS
 from fedamp.federation.losses import form_of
 
@@ -147,13 +148,12 @@ def dataset(task_json: str, folder: str) -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def divided(task_json: str, folder: str, before_statistics: bool = False) -> tuple[Dataset, Dataset | None]:
+def divided(task_json: str, folder: str) -> tuple[Dataset, Dataset | None]:
     """Load a task's records, divided into those that train and those that are held out for a side sum.
 
     Args:
         task_json: the :class:`fedamp.client.task.ClientTask` as JSON.
         folder: of the node's records; empty: the scenario's.
-        before_statistics: with inputs as they are before the step whose numbers are to be released.
 
     Returns:
         The records that train; and the held-out ones, None where the task has no side sum.
@@ -174,12 +174,10 @@ def divided(task_json: str, folder: str, before_statistics: bool = False) -> tup
         config[key] = str(Path(folder).absolute())
     elif any(config.get(key) == "" for key in DATA_PLACES):
         raise DeploymentError('this node\'s configuration names no data folder; add data="FOLDER" to --node-config')
-    section: Data = _DATA.validate_python(config)
+    section: Data = data_after(_DATA.validate_python(config), task)
     form = form_of(task.client, task.model)
     if form.most is None and flower.in_supernode():  # one client's number of records must not make the node late
         form = replace(form, most=DEPLOYED_RECORDS)
-    if before_statistics or task.statistics:
-        section = section.with_statistics(None if before_statistics else task.statistics)
     records = section.load(task.data_seed, Path(), form)
     if nobodys := getattr(records, "nobodys", 0):  # for the node's owner
         log.warning("%d records in %s are of no client that is hosted here, and train nothing", nobodys, folder)

@@ -17,7 +17,6 @@ from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.base.section import NotInDigest, with_keys
 from fedamp.data.sections import Data
-from fedamp.data.transforms import Standardise
 from fedamp.extension import all_offered, keys
 from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.local_training import LocalTraining
@@ -49,7 +48,7 @@ _AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 _ADDED = dict(all_offered("task_keys"))
-_NOT_IN_DIGEST = {"stack", "run", "charge", "statistics"}  # they decide no unit's update
+_NOT_IN_DIGEST = {"stack", "run", "charge"}  # they decide no unit's update
 _NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get_args(kind)}
 
 
@@ -105,7 +104,6 @@ class ClientTask(Record):
         run: tells runs apart, also when resumed; empty: a known seed.
         charge: of a unit in the whole run, as told to its node; None: not told.
         data: the section.
-        statistics: released means and deviations that inputs are standardised by; None: none.
         data_seed: decides the partition (and synthetic records).
         stack: how many units train together at most.
     """
@@ -125,7 +123,6 @@ class ClientTask(Record):
     run: str = Field("", exclude_if=lambda run: not run)
     charge: dict[str, Any] | None = Field(None, exclude_if=lambda cost: cost is None)
     data: Data
-    statistics: Standardise | None = Field(None, exclude_if=lambda step: step is None)
     data_seed: int
     stack: StackSize = StackSize()
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from pydantic import Field
 from fedamp.base.section import Section, UnitCount
 from fedamp.data.form import CLASSIFICATION, Form
 from fedamp.errors import DataError
-
-if TYPE_CHECKING:
-    from fedamp.data.transforms import Standardise
 
 MOST_NAMED = 10**7  # clients: the names of so many take a gigabyte
 TO_TEST = "data.test_is_public: true, where everybody may know the test records (docs/data.md)"
@@ -289,15 +286,6 @@ class DataSection(Section, ABC):
     @abstractmethod
     def count_records(self, folder: Path) -> int:
         """Count the training records of :meth:`load`."""
-
-    @property
-    def statistics(self) -> "Standardise | None":
-        """Transform whose numbers are to be released before the first round; None: there is none."""
-        return None
-
-    def with_statistics(self, released: "Standardise | None") -> Self:
-        """Copy the section with the released numbers; None: without this transform and all that come after it."""
-        return self
 
 
 class ExternalData(DataSection):

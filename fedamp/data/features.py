@@ -6,34 +6,41 @@
 import hashlib
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Union
+from typing import TYPE_CHECKING, Annotated, Union, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fedamp.base.reading import regular
 from fedamp.data.table import Table, kept
-from fedamp.data.transforms import BLOCK, TRANSFORMS, Function, Shape, SingleFloats, Standardise, Transform
+from fedamp.data.transforms import BLOCK, TRANSFORMS, Function, Shape, SingleFloats, Transform
 from fedamp.errors import DataError
-from fedamp.extension import offered
+from fedamp.extension import ExtensionError, offered
+
+
+def _transform_kinds() -> tuple[type[Transform], ...]:
+    """List the core's transforms, then those of extensions.
+
+    One that extends a transform of the same name takes its place.
+    """
+    kinds: dict[str, type[Transform]] = {}
+    for kind in (*TRANSFORMS, *offered("choices", "data.transform")):
+        (name,) = get_args(kind.model_fields["name"].annotation)
+        if not issubclass(kind, kinds.get(name, Transform)):
+            raise ExtensionError(f"data.transform {name}: offered twice; expected: names that differ")
+        kinds[name] = kind
+    return tuple(kinds.values())
+
 
 if TYPE_CHECKING:
     AnyTransform = Transform
 else:
-    AnyTransform = Annotated[Union[(*TRANSFORMS, *offered("choices", "data.transform"))], Field(discriminator="name")]
-
-
-def _one_private(steps: tuple[AnyTransform, ...]) -> tuple[AnyTransform, ...]:
-    """Refuse two private steps: the numbers of one are released before the first round."""
-    if len([step for step in steps if isinstance(step, Standardise) and step.is_private]) > 1:
-        raise ValueError("two steps with mean: private; expected: one, the other with public numbers")
-    return steps
+    AnyTransform = Annotated[Union[(*_transform_kinds(),)], Field(discriminator="name")]
 
 
 Transforms = Annotated[
     tuple[AnyTransform, ...],
-    AfterValidator(_one_private),
     Field(description="steps for every input, in order; a result depends on its record and on public numbers alone"),
 ]
 

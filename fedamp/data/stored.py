@@ -33,7 +33,6 @@ from fedamp.data.features import Transforms, transformed
 from fedamp.data.form import CLASSES, CLASSIFICATION, Form, Labels, Numbers
 from fedamp.data.partition import AnyPartition, IidPartition, NaturalPartition
 from fedamp.data.table import MOST, Table, distinct, names_nobody
-from fedamp.data.transforms import Standardise
 from fedamp.errors import DataError, one_line
 
 RecordShape = tuple[Count, ...] | None
@@ -319,19 +318,6 @@ class StoredData(DataSection):
         description="bytes to which an array, or the files of a split, may unfold; checked before they are read",
     )
     known: ClassVar[int | None] = None  # number of classes of data that everybody knows
-
-    @property
-    def statistics(self) -> Standardise | None:
-        """Private :class:`Standardise` step of ``transform``; None: there is none."""
-        return next((step for step in self.transform if isinstance(step, Standardise) and step.is_private), None)
-
-    def with_statistics(self, released: Standardise | None) -> Self:
-        """Copy the section with the released numbers in place of that step; None: without the step and all after it."""
-        if self.statistics is None:
-            return self
-        place = self.transform.index(self.statistics)
-        after = self.transform[place + 1 :] if released else ()
-        return self.model_copy(update={"transform": (*self.transform[:place], *filter(None, [released]), *after)})
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """Transform inputs by public functions: a record's result depends on no other record, so it costs no privacy.
 
-The one exception, ``standardise`` with ``mean: private``, is charged: its constants are released with noise before the
-first round (:meth:`Standardise.vectors`). Slow features are computed once and kept in a cache on disk, readable by
-their owner alone. :mod:`fedamp.data.features` applies the steps. A further one is a class here, and its name in
-``TRANSFORMS``; extensions offer theirs for the key ``data.transform``.
+A step whose numbers a run releases is charged (:mod:`fedamp.federation.first_releases`). Slow features are computed
+once and kept in a cache on disk, readable by their owner alone. :mod:`fedamp.data.features` applies the steps. A
+further one is a class here, and its name in ``TRANSFORMS``; extensions offer theirs for the key ``data.transform``.
 """
 
 import math
@@ -15,11 +14,11 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 import scipy  # loads its parts on first use
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from fedamp import rng
-from fedamp.base.section import Count, NoiseMultiplier, Positive, Section
+from fedamp.base.section import Count, Positive, Section
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 SingleFloats = NDArray[np.float32]
@@ -27,7 +26,6 @@ Shape = tuple[int, ...]
 Function = Callable[[SingleFloats], SingleFloats]
 
 BLOCK = 256  # records transformed at once: the temporaries of a scattering stay in the tens of megabytes
-_PLACES = 2.0**30  # of inputs in half of a range: float64 adds four million of them without rounding
 _SMALLEST_DEVIATION = 1e-5  # of a group of equal features, as in torch's GroupNorm
 
 
@@ -71,63 +69,25 @@ class Transform(Section):
 
 
 class Standardise(Transform):
-    """(input - mean) / deviation, with public constants: one each, or one for each column or channel.
-
-    ``mean: private``: both are released with noise before the first round, from all units and a public range. Before
-    that the middle of the range and half of its width stand in their place. Each unit gives one vector of norm at most
-    1, so the release is one use of a Gaussian mechanism (:meth:`vectors`).
-    """
+    """(input - mean) / deviation, with public constants: one each, or one for each column or channel."""
 
     name: Literal["standardise"]
-    mean: Finite | tuple[Finite, ...] | Literal["private"]
-    deviation: Positive | tuple[Positive, ...] | None = Field(None, description="left out with mean: private")
-    range: tuple[Finite, Finite] | tuple[tuple[Finite, Finite], ...] | None = Field(
-        None,
-        exclude_if=lambda given: given is None,
-        description="with mean: private: [lowest, highest] of the inputs, or one pair for each column or channel; "
-        "public, not read off the records; inputs beyond count as its ends",
-    )
-    noise_multiplier: NoiseMultiplier | None = Field(
-        None,
-        exclude_if=lambda noise: noise is None,
-        description="with mean: private: noise standard deviation over the norm of a unit's vector; 20 adds about .02 "
-        "to epsilon 1",
-    )
-
-    @model_validator(mode="after")
-    def _given_or_private(self) -> "Standardise":
-        """Refuse a mixture of public and private constants, and an empty range."""
-        private = (self.range is not None, self.noise_multiplier is not None, self.deviation is None)
-        if self.mean == "private" and private != (True, True, True):
-            raise ValueError("mean: private needs range and noise_multiplier, and no deviation")
-        if self.mean != "private" and private != (False, False, False):
-            raise ValueError("needs mean and deviation; or mean: private, range and noise_multiplier")
-        if any(low >= high for low, high in np.reshape(self.range or (0, 1), (-1, 2)).tolist()):
-            raise ValueError("range must be [lowest, highest], the first below the second")
-        return self
-
-    @property
-    def is_private(self) -> bool:
-        """True where the constants are to be released with noise."""
-        return self.mean == "private"
+    mean: Finite | tuple[Finite, ...]
+    deviation: Positive | tuple[Positive, ...]
 
     @property
     def constants(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Mean and deviation, float64 [columns] or [1] each.
+        """Mean and deviation, float64 [columns] or [1] each."""
+        return np.atleast_1d(self.mean).astype(float), np.atleast_1d(self.deviation).astype(float)
 
-        Of a private step they are the middle and half the width of the range.
-        """
-        if self.is_private:
-            low, high = np.reshape(self.range or (), (-1, 2)).T
-            return (low + high) / 2, (high - low) / 2
-        return np.atleast_1d(self.mean).astype(float), np.atleast_1d(self.deviation).astype(float)  # type: ignore[arg-type]
+    @property
+    def given_constants(self) -> dict[str, object]:
+        """Constants as they are given, by their keys: numbers, or tuples with one for each column or channel."""
+        return {"mean": self.mean, "deviation": self.deviation}
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the same shape, if there is one constant or one for each column (or channel)."""
-        given: dict[str, object] = {"mean": self.mean, "deviation": self.deviation}
-        if self.is_private:
-            given = {"range": None if np.ndim(self.range or ()) < 2 else self.range}
-        for key, numbers in given.items():
+        for key, numbers in self.given_constants.items():
             if isinstance(numbers, tuple) and len(numbers) != shape[0]:
                 raise ValueError(f"{len(numbers)} numbers in {key}, for {shape[0]} columns (or channels)")
         return shape
@@ -142,45 +102,6 @@ class Standardise(Transform):
         each = [-1, *[1] * (inputs.ndim - 2)]
         mean, deviation = (constant.astype(np.float32).reshape(each) for constant in self.constants)
         return np.asarray((inputs - mean) / deviation)
-
-    def vectors(self, inputs: SingleFloats, sizes: NDArray[np.int64]) -> SingleFloats:
-        """Compute each unit's contribution to the statistics, float32 [units, 2, columns], of Euclidean norm at most 1.
-
-        With t in [-1, 1] the place of an input in its range (of NaN: 0), it is the unit's means of t and of 2 t^2 - 1.
-        With t = cos(a), these are means of cos(a) and cos(2a), each at most 1 in size. So all of them over sqrt(2
-        columns) have norm at most 1. A unit without records gives zeros.
-
-        Args:
-            inputs: before this step, [units, longest, columns, ...], padded.
-            sizes: int64 [units], records of each unit.
-        """
-        middle, half = (constant.reshape(-1, *[1] * (inputs.ndim - 3)) for constant in self.constants)
-        place = np.nan_to_num((inputs - middle) / half, nan=0.0).clip(-1.0, 1.0)
-        real = np.arange(inputs.shape[1]) < sizes[:, None]
-        place = place.reshape(*inputs.shape[:3], math.prod(inputs.shape[3:]))
-        # Sums of whole numbers are exact, also in the order that another unit's number of records decides.
-        each = (np.rint(numbers * _PLACES) for numbers in (place, 2 * place**2 - 1))
-        sums = np.stack([np.einsum("ulcp,ul->uc", whole, real) for whole in each], axis=1)
-        many = _PLACES * place.shape[3] * np.maximum(sizes, 1)[:, None, None]
-        return np.asarray(sums / many / math.sqrt(2 * inputs.shape[2]), np.float32)
-
-    def released(self, mean: SingleFloats, units: int) -> "Standardise":
-        """Return this step with the constants that a noisy mean tells.
-
-        Whatever the noise, the mean is in the range, and the deviation is between that of the noise and half the range.
-
-        Args:
-            mean: float32 [2, columns], noisy mean of :meth:`vectors` over the units.
-            units: by whose number the noisy sum was divided.
-        """
-        first, second = np.asarray(mean, np.float64) * math.sqrt(2 * mean.shape[1])
-        first = first.clip(-1, 1)
-        noise = (self.noise_multiplier or 0.0) * math.sqrt(2 * mean.shape[1]) / units
-        variance = ((second + 1) / 2 - first**2).clip(max(noise / 2, 1e-6), 1.0)
-        middle, half = self.constants
-        numbers = middle + half * first, half * np.sqrt(variance)
-        given = {key: tuple(map(float, each)) for key, each in zip(("mean", "deviation"), numbers, strict=True)}
-        return Standardise.model_validate({"name": self.name} | given)
 
 
 class GroupNorm(Transform):

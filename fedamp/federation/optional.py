@@ -2,7 +2,7 @@
 
 Plan, charge and rounds ask every section that a scenario has, and know none by name. A section that releases something,
 or that changes what hides a release, and charges nothing for it, is refused (:func:`check_charged`). Such
-sections are private means, the evaluation on clients, and ModelMix.
+sections are first releases, the evaluation on clients, and ModelMix.
 """
 
 from collections.abc import Mapping

@@ -35,10 +35,10 @@ from fedamp.federation import model_noise
 from fedamp.federation.charge import Charge
 from fedamp.federation.check_in import Attendance, CheckIn
 from fedamp.federation.contracts import charged_as, unchecked_words
+from fedamp.federation.first_releases import asked_releases
 from fedamp.federation.kept_answers import ANEW, Answers
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
-from fedamp.federation.private_means import PrivateMeans
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideSum, side_sum_of
 from fedamp.federation.submodels import Part, SubmodelScheme
@@ -219,10 +219,9 @@ class Plan:
     def sections(self) -> dict[str, Any]:
         """Optional sections of the scenario by key, each with the numbers that follow from this plan.
 
-        Private means come first, under the key ``data.transform``. The charge asks the sections in this order.
+        First releases come first, under their paths. The charge asks the sections in this order.
         """
-        means = PrivateMeans.from_scenario(self.scenario)
-        asked = {**({} if means is None else {"data.transform": means}), **self.scenario.sections}
+        asked = {each.path: each for each in asked_releases(self.scenario)} | self.scenario.sections
         return {key: section.fitted_to(self) for key, section in asked.items()}
 
     @cached_property

@@ -14,6 +14,7 @@ from fedamp.extension import keys, offered
 from fedamp.federation import facts
 from fedamp.federation.choices import FAMILIES, scheme_of, schemes_of
 from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, ScenarioFact, Stance
+from fedamp.federation.first_releases import asked_releases, first_releases
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optional import check_charged
 
@@ -46,13 +47,7 @@ def _is_rehearsal(scenario: AnyScenario) -> bool:
     return scenario.privacy.noise_cohort is not None
 
 
-def _has_statistics(scenario: AnyScenario) -> bool:
-    """Say whether means and deviations of the inputs are released with noise."""
-    return scenario.data.statistics is not None
-
-
 _LEFT_OUT = "left out"
-_NUMBERS = "numbers for mean and deviation"
 
 NEEDS: tuple[Claim, ...] = (
     Claim(facts.RECORDS_DEALT, "data.clients", _LEFT_OUT, lambda scenario: scenario.data.clients is not None),
@@ -75,7 +70,6 @@ NEEDS: tuple[Claim, ...] = (
         )
     ),
     Claim(facts.GROUPS_CHARGED, "privacy.group_size", "1", lambda scenario: scenario.privacy.group_size > 1),
-    Claim(facts.SERVER_ADDS_NOISE, "data.transform", _NUMBERS, _has_statistics),
     *(
         Claim(fact, "privacy.noise_cohort", _LEFT_OUT, _is_rehearsal)
         for fact in (
@@ -124,7 +118,6 @@ BREAKS: tuple[Claim, ...] = (
         lambda scenario: scenario.privacy.noise_multiplier != "auto",
     ),
     Claim(facts.OWN_NOISE, "privacy.noise_cohort", _LEFT_OUT, _is_rehearsal),
-    Claim(facts.ROUNDS_ALONE, "data.transform", _NUMBERS, _has_statistics),
     Claim(facts.SHOWN_ONCE, "server.momentum", "0", lambda scenario: scenario.server.momentum > 0),
     *(
         Claim(
@@ -164,6 +157,8 @@ def refuse_contradictions(scenario: AnyScenario) -> None:
         if key in stances:
             is_asked = "." not in key  # a plan asks the sections at the top
             check_charged(key, stances[key] if is_asked else Stance(keeps=stances[key].keeps))
+    for each in asked_releases(scenario):
+        check_charged(each.path, each)
     for needing, need in _claims_of_needs(scenario, stances):
         for breaking, accepted in _keys_breaking(scenario, stances, need.fact):
             if breaking != needing:
@@ -178,7 +173,7 @@ def refuse_contradictions(scenario: AnyScenario) -> None:
 
 
 def _stances_by_path(scenario: AnyScenario) -> Iterator[tuple[str, Declared | Stance]]:
-    """Yield the stances of schemes and of extensions' keys that are not left out, by path."""
+    """Yield the stances of schemes, of extensions' keys that are not left out, and of first releases, by path."""
     for key in dict.fromkeys([*FAMILIES, *keys("sections")]):
         value = value_at(scenario, key)
         if isinstance(value, Declared):
@@ -186,6 +181,7 @@ def _stances_by_path(scenario: AnyScenario) -> Iterator[tuple[str, Declared | St
         elif value is not None:
             (kind,) = offered("sections", key)
             yield key, next(iter(_stated_stance(kind)), Stance())
+    yield from ((each.path, each) for each in asked_releases(scenario))
 
 
 def _claims_of_needs(scenario: AnyScenario, stances: dict[str, Declared | Stance]) -> Iterator[Claimed]:
@@ -269,6 +265,7 @@ def keys_by_fact() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
     for path in keys("sections"):
         (kind,) = offered("sections", path)
         kinds += [(path, path, each) for each in _stated_stance(kind)]
+    kinds += [(kind.path, kind.path, kind) for kind in first_releases().values()]
     for path, name, kind in kinds:
         for place, claims in enumerate((kind.needs, kind.breaks)):
             for claim in claims:

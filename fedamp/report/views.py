@@ -21,6 +21,7 @@ from fedamp.base.numbers import at_most
 from fedamp.base.text import harmless
 from fedamp.errors import InputError, fails_alone, needs_extras
 from fedamp.extension import all_offered, offered
+from fedamp.federation.first_releases import data_after
 from fedamp.federation.losses import loss_of, records_of
 from fedamp.report.progress import RunProgress
 from fedamp.report.tables import as_html, printed, run_table
@@ -149,7 +150,7 @@ def by_client(run: run.Run) -> ByClient:
     from fedamp.server.evaluate import evaluate
 
     scenario = run.scenario
-    dataset = records_of(scenario, scenario.data.with_statistics(run.ledger.statistics))
+    dataset = records_of(scenario, data_after(scenario.data, run.ledger))
     owners = dataset.test_clients
     if owners is None:
         raise InputError(

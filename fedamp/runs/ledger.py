@@ -28,12 +28,12 @@ from fedamp.base.reading import read_regular, regular
 from fedamp.base.record import Record
 from fedamp.base.section import OwnersFile
 from fedamp.base.version import version
-from fedamp.data.transforms import Standardise
 from fedamp.errors import FederationError, InputError, RunFolderError
 from fedamp.federation import reader
 from fedamp.federation.aggregation import PlainAggregation
 from fedamp.federation.choices import marked_keys
 from fedamp.federation.contracts import assumptions_of
+from fedamp.federation.first_releases import asked_releases, first_releases
 from fedamp.federation.plan import Plan, make_plan
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideRelease
@@ -52,9 +52,6 @@ from fedamp.runs.records import (
 )
 
 WRITTEN_BY = f"fedamp {version()}"
-BEFORE = (
-    "Before the first round, means and deviations of inputs were released, of all units, with noise multiplier {:g}."
-)
 ASSUMPTIONS = (
     "Check-in and submodel assignments are drawn afresh, independently for every unit, and hidden from everybody who "
     "sees the releases.",
@@ -75,7 +72,6 @@ class Ledger:
         plan: of the run.
         frozen_sha256: digest of the model's frozen weights (:func:`fedamp.models.networks.pinned`).
         evaluation: the sentence that says what models are evaluated on.
-        statistics: what was released before the first round.
         added: values of extensions' keys.
 
     Attributes:
@@ -91,7 +87,6 @@ class Ledger:
         plan: Plan,
         frozen_sha256: str | None = None,
         evaluation: str = NOT_EVALUATED,
-        statistics: Standardise | None = None,
         added: Mapping[str, Record] | None = None,
     ) -> None:
         self.file, self.folder, self.plan, charge = file, RunFolder(file.parent), plan, plan.charge
@@ -109,7 +104,6 @@ class Ledger:
             epsilon_nodes=charge.nodes_epsilon and Bracket.of(charge.nodes_epsilon),
             assumptions=assumptions(plan, evaluation),
             **(added or {}),
-            statistics=statistics,
             run=plan.run_digest,
             stopped_because=None,
             files=None,
@@ -375,14 +369,14 @@ def assumptions(plan: Plan, evaluation: str) -> tuple[str, ...]:
         plan: of the run.
         evaluation: the sentence that says what models are evaluated on.
     """
-    step, side = plan.scenario.data.statistics, plan.scenario.side_sum
+    side = plan.scenario.side_sum
     return (
         plan.scenario.aggregation.trust_assumption(plan.agreed_terms),
         *ASSUMPTIONS,
         *assumptions_of(plan.scenario),
         *([] if side and evaluation == NOT_EVALUATED else [evaluation]),
         *([side.assumption] if side else []),
-        *([BEFORE.format(step.noise_multiplier)] if step else []),
+        *(each.assumption for each in asked_releases(plan.scenario)),
     )
 
 
@@ -448,12 +442,13 @@ def differences(
         frozen_sha256: digest of the model's frozen weights.
     """
     wanted = _of_the_plan(plan, asked or plan.scenario, frozen_sha256)
-    unasked = (ledger.statistics is None) != (plan.scenario.data.statistics is None)
+    released = [key for key in first_releases() if getattr(ledger, key) is not None]
+    asked_for = [key for key, kind in first_releases().items() if kind.asked_by(plan.scenario) is not None]
     if plan.known_seed and ledger.run is not None:
         wanted["run"] = plan.run_digest
     if ledger.nodes_mechanism is None and ledger.written_by != WRITTEN_BY:
         del wanted["nodes_mechanism"]  # earlier versions charged registered nodes with nothing
-    return [key for key, value in wanted.items() if getattr(ledger, key) != value] + ["statistics"] * unasked
+    return [key for key, value in wanted.items() if getattr(ledger, key) != value] + sorted({*released} ^ {*asked_for})
 
 
 def digest(parameters: Arrays) -> str:

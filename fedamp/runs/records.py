@@ -29,6 +29,7 @@ from fedamp.accounting.verify import (
     SideSumKeys,
     ahead_of_rounds,
     before_rounds,
+    first_release_words,
     has_left,
     ledger_keys,
     side_sums,
@@ -36,7 +37,6 @@ from fedamp.accounting.verify import (
 from fedamp.base.files import FileRecord
 from fedamp.base.record import Record
 from fedamp.base.section import Before, with_keys
-from fedamp.data.transforms import Standardise
 from fedamp.extension import named
 from fedamp.federation.scenario import LONGEST_RUN
 from fedamp.federation.side_sums import SideRelease, SideSum
@@ -347,7 +347,8 @@ def _extension_keys() -> dict[str, Any]:
     """List the keys of extensions, each with its place."""
     records = {name: key.record for name, key in ledger_keys().items()}
     records |= {name: each.section for name, each in side_sums().items()}
-    added = {name: _or_left_out(path, Before("statistics")) for name, path in records.items()}
+    last = sorted(records, key=first_release_words().__contains__)
+    added = {name: _or_left_out(records[name], Before("noise_seed")) for name in last}
     return added | {each.at_end: _or_left_out(each.release, Before("releases")) for each in side_sums().values()}
 
 
@@ -368,7 +369,6 @@ class LedgerRecord(Charged):
         guaranteed_epsilon: upper end of the rounds up to the last one that the budget pays for; None without noise.
         server_mechanism, epsilon_server: towards the operator of the server; without them the server sees everything.
         nodes_mechanism, epsilon_nodes: towards a registered node of a deployment, for units of other nodes.
-        statistics: the released numbers of ``data.transform`` with ``mean: private``, as a scenario takes them.
         noise_seed: words for where the seed came from.
         run: :attr:`fedamp.federation.plan.Plan.run_digest`; None: an earlier version wrote the ledger.
         rehearsal, unchecked: sentences of the :class:`fedamp.federation.plan.Plan`; mostly empty.
@@ -393,7 +393,6 @@ class LedgerRecord(Charged):
     nodes_mechanism: Expression | None = Field(None, exclude_if=lambda found: found is None)
     epsilon_nodes: Bracket | None = Field(None, exclude_if=lambda found: found is None)
     guaranteed_epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-    statistics: Standardise | None = Field(None, exclude_if=lambda found: found is None)
     noise_seed: str
     run: str | None = Field(None, exclude_if=lambda digest: digest is None)
     rehearsal: str = Field("", exclude_if=lambda said: not said)
@@ -465,7 +464,7 @@ class LedgerRecord(Charged):
     def _beside(self) -> int:
         """Number of releases beside the rounds, as the charge counts them."""
         at_end = self.side_sum is not None and self.side_sum.at_end
-        return at_end + (self.statistics is not None)
+        return at_end + sum(getattr(self, key) is not None for key in first_release_words())
 
     @property
     def _ahead(self) -> int:

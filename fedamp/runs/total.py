@@ -89,7 +89,6 @@ def _identities_of(ledger: Mapping[str, Any]) -> dict[str, str]:
         "a seed": [ledger.get("run")],
         **{key.shared: [key.run_identity(ledger[name])] for name, key in ledger_keys().items() if ledger.get(name)},
         "a released model": [entry["digest"] for entry in ledger["releases"]],
-        "private means": [ledger.get("statistics")],
         **{words: [each["sums"] for each in released if each] for words, released in side_releases.items()},
     }
     return {json.dumps(one): what for what, each in found.items() for one in each if one is not None}

@@ -159,8 +159,8 @@ def _checks_of(ledger: LedgerRecord, files: RunFolder, head: str | None) -> Iter
     yield Check.of_failure("delta", f"{power(ledger.delta)} for {ledger.units} units", caution=weak)
     yield from side_sum_checks(ledger, plan)
     for name, key in ledger_keys().items():
-        if (told := getattr(ledger, name)) is not None:
-            yield key.check_run(told.content(), files.path, plan and plan.scenario)
+        if (told := ledger.content().get(name)) is not None:
+            yield key.check_run(told, files.path, plan and plan.scenario)
     if files.rounds.is_file() or files.summary.is_file():
         summary = Summary.read(files.summary) if files.summary.is_file() else None
         complaints = list(contradictions(ledger, summary, files.read_rounds()))
@@ -315,7 +315,8 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
         different += ["assumptions"] * (ledger.written_by == WRITTEN_BY)
         caution = caution or f"assumptions of {ledger.written_by}: {' '.join(ledger.assumptions)}"
     keys = {} if is_public else ledger_keys()
-    different += [name for name, key in keys.items() if key.is_asked(scenario) == (getattr(ledger, name) is None)]
+    other = [name for name, key in keys.items() if key.is_asked(scenario) == (getattr(ledger, name) is None)]
+    different += [name for name in other if name not in different]
     if ledger.has_known_seed and ledger.run not in (None, plan.run_digest):  # a secret seed is not here
         different.append("run")
     if (ledger.frozen_sha256 is None) == is_import_path(scenario.model.name):

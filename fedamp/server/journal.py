@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
+from fedamp.federation.first_releases import first_releases
 from fedamp.runs.around import RunHooks
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
@@ -68,8 +69,8 @@ class RunJournal:
         self.fingerprint = fingerprint(self.plan.scenario)
         self.startup_seconds = 0.0
         evaluation = EVALUATED if inputs.evaluate_every else NOT_EVALUATED
-        known = inputs.task.model.frozen_sha256, evaluation, inputs.task.statistics, hooks.ledger()
-        self.ledger = Ledger(folder.ledger, self.plan, *known)
+        added = {key: getattr(inputs.task, key) for key in first_releases()} | hooks.ledger()
+        self.ledger = Ledger(folder.ledger, self.plan, inputs.task.model.frozen_sha256, evaluation, added)
         self.finished: list[RoundRecord] = []
         self.state = self._resume() or inputs.state
         self.ledger.begin()

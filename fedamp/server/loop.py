@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
+from fedamp.federation.first_releases import first_releases
 from fedamp.federation.side_sums import SideRelease
 from fedamp.runs.around import RunHooks, RunStart, around
 from fedamp.runs.folder import RunFolder, read_summary
@@ -32,7 +33,6 @@ from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 from fedamp.server import preflight
 from fedamp.server.journal import RunJournal
-from fedamp.server.moments import standardised
 from fedamp.server.observers import Observer
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
@@ -64,7 +64,7 @@ def rounds(
         InputError: an extension refuses the run (:class:`fedamp.runs.around.RunHooks`).
     """
     with _begun_run(inputs, grid, folder, observer) as (journal, strategy, hooks):
-        inputs, plan = journal.inputs, journal.plan  # with the released means and deviations
+        inputs, plan = journal.inputs, journal.plan  # with the numbers of first releases
         deadline = plan.scenario.federation.round_deadline
         interrupts = _count_interrupts(observer) if finish_round else nullcontext(())
         with interrupts as pressed, ThreadPoolExecutor(1) as meanwhile:
@@ -136,7 +136,7 @@ def play(inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer) -
 def _begun_run(
     inputs: RunInputs, grid: Grid, folder: RunFolder, observer: Observer
 ) -> Iterator[tuple[RunJournal, PrivateStrategy, RunHooks]]:
-    """Begin or resume a run: enter the hooks of extensions, release its means, read its folder.
+    """Begin or resume a run: enter the hooks of extensions, play its first releases, read its folder.
 
     Yields:
         Its journal, its strategy in the state after the last released round, and the hooks.
@@ -153,12 +153,37 @@ def _begun_run(
         raise RunFolderError(f"{folder.ledger}: {found}; expected: a new run")
     digest = fingerprint(inputs.plan.scenario)
     with around(RunStart(inputs.plan, digest, folder, known is not None, ended)) as hooks:
-        inputs = standardised(inputs, grid, known, hooks)
+        inputs = _with_first_releases(inputs, grid, known, hooks)
         if told := hooks.task_keys():
             inputs = replace(inputs, task=inputs.task.model_copy(update=told))
         journal = RunJournal(inputs, folder, observer, hooks)
         observer.started(inputs, journal.finished)
         yield journal, inputs.strategy(journal.state), hooks
+
+
+def _with_first_releases(inputs: RunInputs, grid: Grid, known: LedgerRecord | None, hooks: RunHooks) -> RunInputs:
+    """Give a run the numbers that are released before its first round: those of its ledger, or released now.
+
+    Args:
+        inputs: of the run.
+        grid: the nodes.
+        known: the ledger of a run that is resumed.
+        hooks: of extensions.
+
+    Raises:
+        FederationError: below quorum; nothing was released.
+        RunFolderError: the ledger has none.
+    """
+    for key, kind in first_releases().items():
+        if (asked := kind.asked_by(inputs.plan.scenario)) is None:
+            continue
+        if known is None:
+            hooks.before_question()
+            numbers = asked.release(inputs, grid, hooks.units_left())
+        elif (numbers := getattr(known, key)) is None:
+            raise RunFolderError(f"ledger.json of {known.scenario}: no {key}; expected: as the run began")
+        inputs = inputs.with_first_release(key, numbers)
+    return inputs
 
 
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:

@@ -18,18 +18,19 @@ from torch import nn
 from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
+from fedamp.base.section import Section
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, kept_bytes, power_above, stack_size
 from fedamp.client.training import StackTrainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
-from fedamp.data.transforms import Standardise
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
 from fedamp.extension import keys, named
+from fedamp.federation.first_releases import data_after
 from fedamp.federation.kept_answers import KEPT
-from fedamp.federation.losses import Loss, form_of, loss_of
+from fedamp.federation.losses import Loss, form_of, loss_of, records_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
 from fedamp.models.custom import is_import_path
@@ -99,16 +100,16 @@ class RunInputs:
         """
         return replace(self, pipeline=_make_pipeline(plan, self.state.parameters, self.pieces))
 
-    def with_statistics(self, released: Standardise) -> "RunInputs":
-        """Return the inputs with the released means and deviations of ``data.transform``, also in public records.
+    def with_first_release(self, key: str, numbers: Section) -> "RunInputs":
+        """Return the inputs with the numbers of a first release, which change the data, also public records.
 
         Args:
-            released: the step with its numbers.
+            key: of the release.
+            numbers: as the ledger has them.
         """
-        scenario = self.plan.scenario
-        data, form = scenario.data.with_statistics(released), form_of(scenario.client, scenario.model)
-        test, validation = _kept_apart(data.load(self.task.data_seed, Path(), form).test(), scenario)
-        task = self.task.model_copy(update={"statistics": released})
+        scenario, task = self.plan.scenario, self.task.model_copy(update={key: numbers})
+        dataset = records_of(scenario, data_after(scenario.data, task))
+        test, validation = _kept_apart(dataset.test(), scenario)
         return replace(self, task=task, test=test, validation=validation)
 
     def strategy(self, state: ServerState) -> PrivateStrategy:

@@ -35,7 +35,7 @@ def test_every_section_loads_what_the_snippet_before_it_wrote(written, number, c
     dataset = config.load(7, written[0])
     assert (dataset.num_clients, dataset.input_shape, dataset.num_classes) == (clients, input_shape, classes)
     assert config.count_clients(written[0]) == clients
-    assert len(SECTIONS) == 6  # the last two need other data: see test_published.py, tests/server/test_moments.py
+    assert len(SECTIONS) == 6  # the last two need other data: see test_published.py, tests/extensions/standardise
 
 
 def test_the_last_snippet_prints_the_natural_partition(written):

@@ -198,8 +198,8 @@ def check_of(forgery: Forgery) -> str:
     if forgery.file == "ledger.json" and key[0] == "releases" and len(key) > 1:
         table, names = "releases", [".".join(key[1:3]), key[1]]
     for name in names:
-        if name in ledger_keys():
-            return name
+        if added := ledger_keys().get(name):
+            return LABEL if len(key) > 1 and key[1] in added.labels else name
         if name in side_sums():
             return "scenario"
         for key, side in side_sums().items():

@@ -11,11 +11,12 @@ from scipy.stats import norm
 import fedamp
 from fedamp.errors import DivergedError, FederationError, RunFolderError
 from fedamp.extensions.audit.kept_models import KeptModels
+from fedamp.extensions.standardise.release import PrivateMeans
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger
 from fedamp.runs.records import LedgerRecord, Summary
 from fedamp.runs.verification import verify_ledger
-from fedamp.server import loop, moments, preflight
+from fedamp.server import loop, preflight
 from fedamp.server.journal import RunJournal
 from fedamp.strategies.pipeline import ReleasePipeline
 from tests.server.plays import Killed, play_in
@@ -38,7 +39,7 @@ AHEAD = {"means": [STATISTICS], "evaluation at the end": [EVALUATION]}  # of all
 ENTER, APPEND = (Ledger, "enter"), (RunFolder, "append_round")
 STOPS = [
     # kind, what stops the run, at which of its calls, rounds that have left, whether anything has
-    ("means", (moments, "_release_statistics"), 1, 0, None),
+    ("means", (PrivateMeans, "release"), 1, 0, None),
     ("means", (preflight, "check_training"), 1, 0, True),
     ("means", ENTER, 1, 0, True),
     ("means", APPEND, 1, 1, True),

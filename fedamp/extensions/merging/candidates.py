@@ -18,6 +18,7 @@ from fedamp.base.arrays import Arrays
 from fedamp.base.reading import regular
 from fedamp.errors import InputError, RunFolderError
 from fedamp.extensions.merging.merged import CERTIFICATE
+from fedamp.federation.first_releases import first_releases
 from fedamp.runs.checkpoint import KEPT, checkpoints, read_checkpoint
 from fedamp.runs.ledger import digest
 from fedamp.runs.run import Run, read_run
@@ -137,7 +138,7 @@ def _check_compatible(first: Run, other: Run) -> None:
     same_rounds = (ledger.unit, ledger.rounds_planned) == (scenario.privacy.unit, scenario.rounds)
     if not (same_noise and same_rounds and ledger.mechanism == other.plan.charge.mechanism):
         raise RunFolderError(f"{other.files.ledger}: not the ledger of the scenario.yaml beside it")
-    if ledger.statistics is not None:
+    if any(getattr(ledger, key) is not None for key in first_releases()):
         raise MergeError(f"{other.folder}: its inputs have means of its own; expected: runs with the same public means")
     compared = {key: (getattr(first.ledger, key), getattr(ledger, key)) for key in ("unit", "adjacency", "group_size")}
     compared["number of units"] = first.ledger.units, ledger.units

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.client.private_means import UnitVectors
 from fedamp.client.task import ClientTask
+from fedamp.client.unit_vectors import UnitVectors
 from fedamp.data import Dataset
 from fedamp.extensions.statistics.section import Questions
 

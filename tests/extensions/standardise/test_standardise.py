@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 
 import fedamp
-from fedamp.client.private_means import STATISTICS, means_vectors, sum_vectors
-from fedamp.data.transforms import Standardise
+from fedamp.client.unit_vectors import sum_vectors
 from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.extensions.merging.candidates import MergeError
 from fedamp.extensions.merging.merge import merge_runs
 from fedamp.extensions.merging.weights import MergeRequest
 from fedamp.extensions.population.store import Population
+from fedamp.extensions.standardise.release import KEY
+from fedamp.extensions.standardise.transform import PrivateStandardise, with_numbers
+from fedamp.extensions.standardise.vectors import vectors_of
 from fedamp.federation.plan import make_plan
 from fedamp.runs.folder import RunFolder
 from fedamp.server import preflight
@@ -65,9 +68,9 @@ def scenario(folder, *, step=None, **changes):
 
 def sum_of(folder, units, step=STEP):
     data = scenario(folder, step=step).data
-    order = RoundOrder("", 1, (1.0,), rows(np.array(units), bytes(32)), {STATISTICS: np.zeros((2, 3), np.float32)})
-    before = data.with_statistics(None).load(0, folder)
-    return sum_vectors(order, STATISTICS, means_vectors(data.statistics, before), before)
+    order = RoundOrder("", 1, (1.0,), rows(np.array(units), bytes(32)), {KEY: np.zeros((2, 3), np.float32)})
+    before = with_numbers(data, None).load(0, folder)
+    return sum_vectors(order, vectors_of(SimpleNamespace(statistics=data.transform[0]), before), before)
 
 
 def test_a_hostile_person_moves_the_sum_by_at_most_the_norm_that_is_charged(folder):
@@ -76,15 +79,13 @@ def test_a_hostile_person_moves_the_sum_by_at_most_the_norm_that_is_charged(fold
     arrays["x"].reshape(14, RECORDS, 3)[:10] = np.reshape(hostile, (10, 1, 1))
     arrays["x"].reshape(14, RECORDS, 3)[10] = [[0, -5, 1e3], [100, 5, 3e3], [0, 5, 3e3]]  # at the ends of the ranges
     np.savez(folder / "train.npz", **arrays)
-    alone = [sum_of(folder, [unit]).sums[STATISTICS] for unit in range(14)]
+    alone = [sum_of(folder, [unit]).sums[KEY] for unit in range(14)]
     norms = np.array([np.linalg.norm(each) for each in alone])
     assert norms.max() <= 1
     assert norms[[3, 4]].min() > 0.999, "a person far outside is as long as it may be, so the bound is tight"
     assert not norms[:3].any(), "records that are not finite give nothing"
     everybody = sum_of(folder, range(14))
-    assert np.array_equal(everybody.sums[STATISTICS], np.sum(alone, axis=0)), (
-        "each adds the same, whoever else is there"
-    )
+    assert np.array_equal(everybody.sums[KEY], np.sum(alone, axis=0)), "each adds the same, whoever else is there"
     assert (everybody.failed, everybody.reported) == (3, list(range(14)))
 
 
@@ -121,7 +122,7 @@ def test_who_reads_a_run_later_has_the_released_numbers(folder):
 @pytest.mark.parametrize(("beyond", "end"), [(1e30, 1.0), (150.0, 1.0), (np.inf, 1.0), (-1e30, 0.0), (-3.0, 0.0)])
 def test_an_input_beyond_the_range_counts_as_its_end(beyond, end):
     """Else one record could move the means of all, although the vector is clipped."""
-    step = Standardise(**STEP)
+    step = PrivateStandardise(**STEP)
     low, high = np.array(STEP["range"], float).T
     inside = np.tile((low + high) / 2, (1, 2, 1))
     outside, at_end = inside.copy(), inside.copy()
@@ -134,7 +135,7 @@ def test_an_input_beyond_the_range_counts_as_its_end(beyond, end):
 
 
 def test_no_noise_leads_out_of_the_range():
-    step = Standardise(**STEP)
+    step = PrivateStandardise(**STEP)
     for noisy in (np.full((2, 3), 1e6), np.full((2, 3), -1e6), np.zeros((2, 3))):
         found = step.released(noisy.astype(np.float32), 10)
         assert np.all((np.array(found.mean) >= [0, -5, 1e3]) & (np.array(found.mean) <= [100, 5, 3e3]))
@@ -270,7 +271,7 @@ def between(generator, records=12):
 
 def test_no_persons_vector_depends_on_how_many_records_others_have():
     """Sums of padded records would be rounded in another order."""
-    step = Standardise.model_validate(STEP | {"range": [-1, 1]})
+    step = PrivateStandardise.model_validate(STEP | {"range": [-1, 1]})
     generator = np.random.default_rng(0)
     for _ in range(300):
         mine = between(generator)[None, :, None]

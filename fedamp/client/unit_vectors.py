@@ -1,9 +1,6 @@
-"""Add up vectors of units that no training makes: for means and deviations of inputs, or those of an extension.
+"""Add up vectors of units that no training makes: for private means of the inputs, or answers to questions.
 
-:mod:`fedamp.client.app` calls it for an order whose only array is ``STATISTICS``, before the first round, and where an
-extension makes the vectors (the seam ``unit_vectors``). The vectors for means are those of
-:class:`fedamp.data.transforms.Standardise`; the server adds noise and reads means from the sum
-(:mod:`fedamp.server.moments`, :mod:`fedamp.federation.private_means`).
+:mod:`fedamp.client.app` calls it where the task asks an extension for such vectors (the seam ``unit_vectors``).
 """
 
 from collections.abc import Callable
@@ -15,11 +12,9 @@ from numpy.typing import NDArray
 from fedamp.client.clipping import clip_and_sum
 from fedamp.client.worker import TrainReport
 from fedamp.data import Dataset
-from fedamp.data.transforms import Standardise
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError, one_line
 
-STATISTICS = "statistics"  # the only array of an order that asks for means and deviations, [2, columns]
 _AT_ONCE = 256  # units whose records are in memory together
 
 
@@ -30,29 +25,13 @@ A row depends on the records of its unit alone.
 """
 
 
-def means_vectors(step: Standardise, dataset: Dataset) -> UnitVectors:
-    """Make the function that computes units' vectors for means and deviations.
-
-    Args:
-        step: the transform whose constants the statistics become.
-        dataset: the inputs before that step.
-    """
-
-    def vectors(clients: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        cohort = dataset.gather(clients)
-        return step.vectors(cohort.inputs, cohort.sizes), dataset.lost(clients, cohort.sizes)
-
-    return vectors
-
-
-def sum_vectors(order: RoundOrder, array: str, vectors: UnitVectors, dataset: Dataset) -> TrainReport:
+def sum_vectors(order: RoundOrder, vectors: UnitVectors, dataset: Dataset) -> TrainReport:
     """Sum the units' vectors, clipped and exact as a sum of updates.
 
     A unit whose records are wrong adds zero, and the others do not notice.
 
     Args:
-        order: its clips bound each vector's norm.
-        array: name of the only array of the order.
+        order: its clips bound each vector's norm. It has one array.
         vectors: computes them.
         dataset: says what is wrong with records.
 
@@ -60,7 +39,8 @@ def sum_vectors(order: RoundOrder, array: str, vectors: UnitVectors, dataset: Da
         A report with the sum, float64 in the array's shape, and the units that answered or failed. Private: it has no
         noise.
     """
-    report, total = TrainReport(dummies=order.dummies), np.zeros(order.arrays[array].shape)
+    [(array, like)] = order.arrays.items()
+    report, total = TrainReport(dummies=order.dummies), np.zeros(like.shape)
 
     def add(clients: NDArray[np.int64]) -> None:
         found, lost = vectors(clients)
