@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedamp.accounting import Allocation, Gaussian, Repeat
+from fedamp.client import configuration
+from fedamp.errors import DeploymentError
 from tests.documentation import ROOT
 
 
@@ -128,6 +130,9 @@ assert scenario.server.optimizer == "sign"
 assert fedamp.load(json.loads(scenario.model_dump_json())) == scenario
 run = fedamp.run(scenario, out=sys.argv[1])
 assert "server.optimizer" in run.ledger.unchecked
+from fedamp.server.setup import prepare
+layers = raw | {"submodels": {"scheme": "layers", "count": 2}, "model": {"name": "mlp", "hidden": [4]}}
+open(sys.argv[2], "w").write(prepare(fedamp.load(layers)).task.to_json())
 for name in ("signs", "fedamp_blocks.submodels:LayerSubmodels"):
     try:
         fedamp.load(raw | {"server": {"optimizer": name}})
@@ -147,8 +152,11 @@ def test_who_asks_for_the_cost_is_told_that_no_contract_has_passed(package, comm
 
 
 def test_an_optimizer_that_has_met_no_contract_is_refused_or_said(package):
-    done = called(package, "-c", OPTIMIZED, package / "signs", cache="nothing-passed")
+    done = called(package, "-c", OPTIMIZED, package / "signs", package / "task.json", cache="nothing-passed")
     assert done.returncode == 0, done.stderr
+    with pytest.raises(DeploymentError, match="submodels") as refused_by_a_node:  # this process lacks the package
+        configuration.task_of((package / "task.json").read_text())
+    assert str(refused_by_a_node.value).endswith("fedamp-blocks 0.1, if you trust it: pip install fedamp-blocks==0.1")
     refused, *wrong = done.stdout.splitlines()
     assert (
         "server.optimizer: fedamp_blocks.optimizer:SignDescent of fedamp-blocks 0.1 has not met its contract" in refused

@@ -9,9 +9,12 @@ The keys are those of ``--node-config`` of a SuperNode; a simulated node has a `
 """
 
 import hmac
+import json
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -22,7 +25,7 @@ from fedamp.base import devices
 from fedamp.base.ids import ranges
 from fedamp.base.reading import read_typed
 from fedamp.base.version import version
-from fedamp.client.task import DATA_PLACES, ClientTask, log
+from fedamp.client.task import DATA_PLACES, ClientTask, PackageVersion, log
 from fedamp.data import Dataset
 from fedamp.data.sections import Data
 from fedamp.data.table import kept
@@ -43,14 +46,40 @@ def task_of(task_json: str) -> ClientTask:
     """Read the task of an order, and keep it, because it is the same in every round.
 
     Raises:
-        DeploymentError: it is no task of this version, or has a key of an extension that this node lacks. The server
+        DeploymentError: it is no task of this version, or this node lacks a package with schemes of the run. The server
             may know why, because it has made the task.
     """
+    lacking = _lacking_packages(task_json)
     try:
-        return ClientTask.from_json(task_json)
+        task = ClientTask.from_json(task_json)
+        if not lacking:
+            return task
+        found = "this node has not all packages of the run"
     except ValueError as error:
-        expected = f"on this node the server's version of fedamp, here {version()}, and all extensions that it has"
-        raise DeploymentError(f"this node cannot read the task of the run: {error}; expected: {expected}") from None
+        found = f"this node cannot read the task of the run: {error}"
+    expected = f"on this node the server's version of fedamp, here {version()}, and all extensions that it has"
+    if lacking:
+        install = " ".join(each.replace(" ", "==") for each in lacking)
+        expected = f"on this node the server's {', '.join(lacking)}, if you trust it: pip install {install}"
+    raise DeploymentError(f"{found}; expected: {expected}")
+
+
+def _lacking_packages(task_json: str) -> list[str]:
+    """List the packages that a task needs, and that this node has not in the same version.
+
+    The task itself may be unreadable without them.
+    """
+
+    def is_here(name: str, needed: str) -> bool:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name) == needed
+        return False
+
+    try:
+        told = _PACKAGES.validate_python(json.loads(task_json).get("packages", ()))
+    except (ValueError, AttributeError):
+        return []
+    return [each for each in told if not is_here(*each.split())]
 
 
 def acquainted(kind: str, order: RoundOrder, context: Context) -> str:
@@ -206,3 +235,4 @@ def _check_owners(records: Dataset, run: str, folder: str) -> None:
 
 
 _DATA: TypeAdapter[Data] = TypeAdapter(Data)
+_PACKAGES: TypeAdapter[tuple[PackageVersion, ...]] = TypeAdapter(tuple[PackageVersion, ...])

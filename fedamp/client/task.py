@@ -45,10 +45,12 @@ _WAITING = 8  # records in a client's memory that take as much as one of a gradi
 _CONTEXT_BYTES, _COPIES = 1 << 30, 4
 
 _AtLeastOne = Annotated[int, Field(ge=1)]
+PackageVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99} [0-9][0-9A-Za-z.+!_-]{0,49}$")]
+"""Name and version of a distribution, as ``mylab 0.2``."""
 
 
 _ADDED = dict(all_offered("task_keys"))
-_NOT_IN_DIGEST = {"stack", "run", "charge"}  # they decide no unit's update
+_NOT_IN_DIGEST = {"stack", "run", "charge", "packages"}  # they decide no unit's update
 _NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get_args(kind)}
 
 
@@ -106,6 +108,7 @@ class ClientTask(Record):
         data: the section.
         data_seed: decides the partition (and synthetic records).
         stack: how many units train together at most.
+        packages: packages beside fedamp that a node needs, in the versions of the server, as ``mylab 0.2``.
     """
 
     version: Literal[5] = 5
@@ -125,6 +128,7 @@ class ClientTask(Record):
     data: Data
     data_seed: int
     stack: StackSize = StackSize()
+    packages: tuple[PackageVersion, ...] = Field((), exclude_if=lambda names: not names)
 
     @property
     def side_sum(self) -> SideSum | None:

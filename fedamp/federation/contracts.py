@@ -43,8 +43,13 @@ def is_foreign(kind: type) -> bool:
 
 
 def package_of(kind: type) -> str:
-    """Return the distribution of a class with its version, as ``mylab 0.2``; empty: no installed one has its module."""
-    first = kind.__module__.partition(".")[0]
+    """Return the distribution of a class, as :func:`distribution_of` its module."""
+    return distribution_of(kind.__module__)
+
+
+def distribution_of(module: str) -> str:
+    """Return the distribution of a module with its version, as ``mylab 0.2``; empty: no installed one has it."""
+    first = module.partition(".")[0]
     found = metadata.packages_distributions().get(first, [])
     return f"{found[0]} {metadata.version(found[0])}" if found else ""
 

@@ -27,7 +27,8 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
 from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
-from fedamp.extension import keys, named
+from fedamp.extension import extensions, keys, named
+from fedamp.federation.contracts import distribution_of
 from fedamp.federation.first_releases import data_after
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of, records_of
@@ -238,7 +239,7 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     pipeline = _make_pipeline(plan, parameters, pieces)
     state = pipeline.start(parameters)
     stack, worker_bytes = _stack_size(plan, task, plan.submodels.a_piece(pieces))
-    task = task.model_copy(update={"stack": stack})
+    task = task.model_copy(update={"stack": stack, "packages": _packages_of(task)})
     untrainable = ""
     if dataset.hosted is None and not any(getattr(task, key) for key in keys("unit_vectors")):
         units = dataset.by_record() if scenario.privacy.unit == "sample" else dataset
@@ -262,6 +263,19 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         except Exception as error:  # a custom loss or metric may raise anything
             raise ModelError(f"the public test records cannot be evaluated ({one_line(error)})") from error
     return inputs
+
+
+def _packages_of(task: ClientTask) -> tuple[str, ...]:
+    """Name the packages beside fedamp whose classes are in a task, with their versions: nodes need the same ones."""
+    modules = [type(value).__module__ for value in (task.submodels, *getattr(task.data, "transform", ()))]
+    modules += [
+        path
+        for extension in extensions()
+        for key, path in extension.task_keys.items()
+        if getattr(task, key) is not None
+    ]
+    foreign = dict.fromkeys(each.partition(".")[0] for each in modules)
+    return tuple(filter(None, (distribution_of(each) for each in foreign if each != "fedamp")))
 
 
 def steps_and_records(task: ClientTask, data: Data) -> tuple[int, int, int]:

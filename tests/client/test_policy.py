@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -86,6 +87,24 @@ def test_a_node_without_an_extension_of_the_server_says_what_to_install():
         r"expected: on this node the server's version of fedamp, here [\w.]+, and all extensions that it has",
         str(caught.value),
     )
+
+
+@pytest.mark.parametrize("more", [{"mylab": None}, {}])
+def test_a_node_without_a_package_of_the_run_names_the_command_that_installs_it(more):
+    """With a key that it cannot read, and with a scheme that only sounds like one of its own."""
+    told = json.loads(TASK.to_json()) | more | {"packages": ["mylab-blocks 0.2", f"numpy {np.__version__}"]}
+    with pytest.raises(DeploymentError) as caught:
+        configuration.task_of(json.dumps(told))
+    needed = "on this node the server's mylab-blocks 0.2, if you trust it: pip install mylab-blocks==0.2"
+    assert str(caught.value).endswith(f"; expected: {needed}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_cannot_tell_a_node_to_install_what_is_no_name():
+    told = json.loads(TASK.to_json()) | {"packages": ["--index-url=http://example.org mylab", "mylab 1; rm -r ~"]}
+    with pytest.raises(DeploymentError) as caught:
+        configuration.task_of(json.dumps(told))
+    assert "pip install" not in str(caught.value)
 
 
 def test_a_policy_that_is_not_there_allows_nothing(tmp_path):
