@@ -148,7 +148,7 @@ def alike(
 
     found = Population(file).alike(person for _, person in _read_people(data, people))
     shown = [{"ids": ", ".join(map(repr, group))} for group in found]
-    print_answer({"alike": found}, as_json, lambda _: tables.listing(shown, {"ids": "ids"}, f"{len(found)} groups"))
+    print_answer({"alike": found}, as_json, lambda _: tables.listing(shown, {"ids": "ids"}, f"groups: {len(found)}"))
 
 
 @app.command()

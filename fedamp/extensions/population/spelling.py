@@ -43,12 +43,13 @@ def alike_names(people: Iterable[tuple[str, object]]) -> list[list[str]]:
 
 
 def in_short(groups: list[list[str]]) -> str:
-    """Write groups of ids in one line, at most three of them.
+    """Write groups of ids in one line: at most three of them, each with at most three ids.
 
     Example:
         >>> in_short([["Anna", "anna"]])
         "ids that may be one person: 'Anna' and 'anna'; expected: fedamp population join, if they are"
     """
-    told = "; ".join(" and ".join(f"{name!r}" for name in group[:3]) for group in groups[:3])
+    each = ([*map(repr, group[:3]), *([f"{len(group) - 3} more"] if len(group) > 3 else [])] for group in groups[:3])
+    told = "; ".join(map(" and ".join, each))
     more = f" (and {len(groups) - 3} more)" if len(groups) > 3 else ""
     return f"ids that may be one person: {told}{more}; expected: fedamp population join, if they are"

@@ -106,7 +106,7 @@ class AskedStore:
         Raises:
             RunFolderError: another run has answered one of them; nothing is written.
         """
-        with lock(self._folder / ".asking"):
+        with writing(self._folder / FILE), lock(self._folder / ".asking"):
             self._known = self._read()
             self.refuse_others(run)
             entries = {key: (run, name) for name, key in self._keys.items()}

@@ -54,6 +54,15 @@ class Questions(OptionalSection):
             )
         return self
 
+    @model_validator(mode="after")
+    def _each_once(self) -> "Questions":
+        """Refuse a question under two names: its two answers would have different noise."""
+        names: dict[str, str] = {}
+        for name, question in self.ask.items():
+            if (other := names.setdefault(question.model_dump_json(exclude={"weight"}), name)) != name:
+                raise ValueError(f"ask: {other} and {name} are one question; expected: each question once")
+        return self
+
     @property
     def number_of_cells(self) -> int:
         """Length of the vector of a person."""

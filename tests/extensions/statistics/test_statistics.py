@@ -342,6 +342,11 @@ def test_what_makes_no_sense_is_one_line(question, words, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_question_under_two_names_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="one and other are one question"):
+        scenario(tmp_path, {"one": QUESTIONS["age"], "other": QUESTIONS["age"] | {"weight": 2}})
+
+
 def test_a_missing_column_is_named_before_anything_is_asked(ward, tmp_path):
     asked = scenario(ward[0], {"size": {"ask": "mean", "column": "height", "range": [0, 3]}})
     with pytest.raises(InputError, match="height"):
