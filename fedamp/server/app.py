@@ -22,7 +22,15 @@ from fedamp.base.log_lines import line_of
 from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
 from fedamp.engines.flower import is_simulated
-from fedamp.errors import OF_FLOWER, DeploymentError, FederationError, LoggedWarning, fails_alone, in_words_of
+from fedamp.errors import (
+    OF_FLOWER,
+    DeploymentError,
+    FederationError,
+    LoggedWarning,
+    UnwritableError,
+    fails_alone,
+    in_words_of,
+)
 from fedamp.federation import reader
 from fedamp.federation.plan import privacy_units
 from fedamp.federation.scenario import Scenario
@@ -87,6 +95,7 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
         secret: whether the seed is secret; a known one protects nothing, and errors go on as they are.
 
     Raises:
+        UnwritableError: a file cannot be written; the log may lack room for that line.
         FederationError: the run failed; the line names the file.
     """
     try:
@@ -94,8 +103,8 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
             if secret:
                 warnings.simplefilter("ignore", LoggedWarning)
             yield
-    except Exception:
-        if not secret:
+    except Exception as error:
+        if not secret or isinstance(error, UnwritableError):  # a full disk tells nothing of records
             raise
         log.exception("the run failed")
         raise FederationError(f"the run failed; the reason is in {file}") from None

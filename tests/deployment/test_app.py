@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 
 from fedamp.engines.engines import CLIENT_APP, FaultyGrid
 from fedamp.engines.simulation import SerialGrid
-from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError
+from fedamp.errors import DeploymentError, FederationError, InputError, RunFolderError, UnwritableError
 from fedamp.federation.running import Faults
 from fedamp.server.app import app, wait_for_nodes
 from fedamp.server.setup import prepare
@@ -134,6 +134,17 @@ def test_why_a_run_stopped_is_told_in_the_run_folder_alone(tmp_path, capfd):
     assert "reported" not in str(caught.value) + "".join(capfd.readouterr())
     assert "clients reported, below federation.quorum" in (run / "log.txt").read_text()
     assert caught.value.__suppress_context__
+
+
+def test_a_full_disk_is_told_where_there_is_room(tmp_path, monkeypatch):
+    """The log of the run is on that disk: it got `the run failed`, and no reason."""
+
+    def play(*_: object, **__: object) -> None:
+        raise UnwritableError("ledger.json: No space left on device")
+
+    monkeypatch.setattr("fedamp.server.app.play", play)
+    with pytest.raises(UnwritableError, match=r"^ledger\.json: No space left on device$"):
+        run_app(write_small(tmp_path, "known_seed=false"), tmp_path / "run")
 
 
 def test_how_many_units_failed_in_a_round_is_told_in_the_run_folder_alone(tmp_path):

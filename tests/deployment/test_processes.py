@@ -28,9 +28,9 @@ CLIENTS, SEED = 60, 424242424242
 TOLERANCE = 1e-5
 
 
-def write_scenario(machines: Machines, **changes) -> dict:
+def write_scenario(machines: Machines, clients: int = CLIENTS, **changes) -> dict:
     """The page's scenario, and data for it."""
-    machines.deal_records(CLIENTS)
+    machines.deal_records(clients)
     [block] = blocks(PAGE, "yaml")
     raw = yaml.safe_load(block.text) | {"seed": SEED} | changes
     (machines.server / "hospitals.yaml").write_text(yaml.safe_dump(raw))
