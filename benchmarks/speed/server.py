@@ -78,7 +78,10 @@ def measure(count: int) -> dict[str, Any]:
 
 
 def _measured(machines: Machines) -> dict[str, Any]:
-    machines.start_server()
+    server = machines.folder / "server"
+    machines.start("superlink", "server: start the SuperLink", server, FLWR_LOG_LEVEL="DEBUG")  # each request
+    machines.start("proxy", "server: start the proxy", server)
+    machines.wait_for_superlink()
     machines.admit_nodes()
     hosts = {
         name: f"{number * CLIENTS_EACH}-{(number + 1) * CLIENTS_EACH - 1}" for number, name in enumerate(machines.names)
