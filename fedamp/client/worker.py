@@ -547,25 +547,21 @@ class TrainingNode:
         source, waiting, done = self._members(order, sums, report), list[_Members](), list[_TrainedSum]()
         with arithmetic(self.task.client.precision, self.device):
             self._keep_records()
-            clips = _RoundNumbers(order.round, order.clips, self.task.client.learning_rate_in(order.round))
-            while wave := self._next_wave(source, waiting, report):
-                clips, sent = self._send_wave(wave, clips, waiting, report)
-                while sent:
-                    each, there = sent.pop(0)
-                    submodel, trained = each.members.submodel, None
-                    if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
-                        waiting.append(each.members)
-                    else:
-                        try:
-                            self._check_apart(each)
-                            is_recorded = submodel.trainer.is_recorded(each, clips)
-                            train = submodel.trainer.train_recorded if is_recorded else submodel.trainer.train
-                            trained = train(submodel.there, each, there, clips)
-                            submodel.add(trained.clipped.sums)
-                            done.append(trained)
-                        except Exception as error:  # custom models may raise anything; other units do not notice
-                            waiting += self._smaller(error, each.members, each.shape, each.slots, report)
-                    del each, there, trained  # the next stack needs their memory
+            for each, there, numbers in self._sent_stacks(order, source, waiting, report):
+                submodel, trained = each.members.submodel, None
+                if self._slots[each.shape] < each.slots:  # another stack of the wave has shown that fewer fit
+                    waiting.append(each.members)
+                else:
+                    try:
+                        self._check_apart(each)
+                        is_recorded = submodel.trainer.is_recorded(each, numbers)
+                        train = submodel.trainer.train_recorded if is_recorded else submodel.trainer.train
+                        trained = train(submodel.there, each, there, numbers)
+                        submodel.add(trained.clipped.sums)
+                        done.append(trained)
+                    except Exception as error:  # custom models may raise anything; other units do not notice
+                        waiting += self._smaller(error, each.members, each.shape, each.slots, report)
+                del each, there, trained  # the next stack needs their memory
                 if not is_gpu(self.device):  # there a copy takes no time, and memory is for one stack
                     self._bring_home(done, sums, report)
             self._draw_ahead(order)  # a GPU still trains
@@ -593,6 +589,24 @@ class TrainingNode:
                 sums[name] += total
             for places, some in reversed(self._by_places(units["id"], trainer, report)):
                 yield _Members(submodel, places, units[some])
+
+    def _sent_stacks(
+        self, order: RoundOrder, source: Iterator[_Members], waiting: list[_Members], report: TrainReport
+    ) -> Iterator[tuple[_StackInputs, list[Tensor], _RoundNumbers]]:
+        """Yield the stacks of an order, one wave after another, until no units wait.
+
+        Args:
+            order: to train.
+            source, waiting, report: as of :meth:`_next_wave`.
+
+        Yields:
+            A stack, its tensors on the device, and the numbers of the round.
+        """
+        numbers = _RoundNumbers(order.round, order.clips, self.task.client.learning_rate_in(order.round))
+        while wave := self._next_wave(source, waiting, report):
+            numbers, sent = self._send_wave(wave, numbers, waiting, report)
+            while sent:
+                yield *sent.pop(0), numbers
 
     def _next_wave(
         self, source: Iterator[_Members], waiting: list[_Members], report: TrainReport
