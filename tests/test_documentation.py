@@ -36,7 +36,7 @@ FOREIGN = {
     "mkdir",
     "patch",
 }
-FOREIGN |= {"fedamp-accounting", "nginx", "openssl", "pip", "ray", "sh", "sha256sum", "ssh-keygen"}
+FOREIGN |= {"fedamp-accounting", "kubectl", "nginx", "openssl", "pip", "ray", "sh", "sha256sum", "ssh-keygen"}
 FOREIGN |= {"apt", "echo", "install", "systemctl", "useradd"}  # of the system, as root: nobody but a reader runs these
 
 BASE = {

@@ -17,6 +17,7 @@ from fedamp.extensions.statistics.columns import Range
 from fedamp.extensions.statistics.questions import AnyQuestion, NoisySum, PeopleQuestion
 from fedamp.federation import facts
 from fedamp.federation.facts import AnyScenario
+from fedamp.federation.first_releases import asked_releases
 from fedamp.federation.optional import OptionalSection
 
 MODEL = "statistics:answers"
@@ -105,7 +106,6 @@ class Questions(OptionalSection):
         """Refuse a run that is not one release of all people's vectors."""
         wanted = {"rounds": 1, "model.name": MODEL, "model.options": {"cells": self.number_of_cells}, "privacy.clip": 1}
         wanted |= {
-            "data.statistics": None,
             "check_in.scheme": "all",
             "server.optimizer": "sgd",
             "server.learning_rate": 1,
@@ -116,6 +116,8 @@ class Questions(OptionalSection):
                 found = getattr(found, part)
             if found != value:
                 raise ValueError(f"questions need {key}: {value}, got {found}; expected: the key is left out")
+        if (other := next(asked_releases(scenario), None)) is not None:
+            raise ValueError(f"questions are the only release of a run; expected: none by {other.path}")
 
 
 QUESTIONS_KEY = Annotated[

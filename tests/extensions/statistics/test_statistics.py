@@ -357,6 +357,9 @@ def test_a_missing_column_is_named_before_anything_is_asked(ward, tmp_path):
 def test_questions_need_one_release_of_all(ward):
     with pytest.raises(ScenarioError, match="questions need rounds: 1"):
         scenario(ward[0], None, "rounds=2")
+    means = "data.transform=[{name: standardise, mean: private, range: [0, 100], noise_multiplier: 20}]"
+    with pytest.raises(ScenarioError, match="the only release of a run; expected: none by data"):
+        scenario(ward[0], None, means)
 
 
 @pytest.mark.slow
