@@ -158,7 +158,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 # What may be skipped where a promise must not go untested by accident (CI): the reason that a test gives, and why.
 ALLOWED_SKIPS = {
-    r"FLOWER_EXAMPLES names no checkout": "code of others; docs/flower-app/quickstart has the same layout",
     r"SCIPY_ARRAY_API is not set": "the classifier takes arrays of numpy alone, as scikit-learn without that setting",
     r"could not import '(mlflow|wandb)": "trackers are no promise, and their packages are large",
     r"the extra docs is not installed": "`make docs` builds the site, and CI runs it every night",

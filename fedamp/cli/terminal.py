@@ -168,13 +168,14 @@ def print_published(found: "Published", format_: str, plots: list[str]) -> None:
         found: the runs.
         format_: ``table``, ``json``, or for other programs ``csv`` (a line for each run), ``latex`` (a tabular)
             and ``markdown``.
-        plots: files of pictures, which a table or JSON names.
+        plots: files of pictures, which are named: in the answer, or beside the text for other programs.
     """
     match format_:
         case "json":
             print_json(found.to_json() | {"plots": plots})
         case "csv" | "latex" | "markdown":
             print(getattr(found, format_)(), end="")
+            print_paths("picture", *plots, to=err)  # the output is for another program
         case _:
             out.print(found.table())
             print_paths("picture", *plots)
@@ -185,16 +186,17 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_paths(name: str, *paths: Path | str, unless: bool = False) -> None:
+def print_paths(name: str, *paths: Path | str, unless: bool = False, to: Console = out) -> None:
     """Print a line for each path, unbroken at any width, so that it can be copied.
 
     Args:
         name: before each path.
         paths: to print, without letters that could control a terminal.
         unless: True prints nothing.
+        to: the output, or the one for errors.
     """
     for path in () if unless else paths:
-        out.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
+        to.print(f"{name}: {printable(path)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def caution(words: str) -> None:

@@ -7,13 +7,18 @@ import fedamp
 from fedamp.extensions.tune.study import read_study
 from tests.documentation import ROOT
 
-FILE = ROOT / "examples" / "zoo" / "zoo.yaml"
+FILE, SECOND = (ROOT / "examples" / "zoo" / name for name in ("zoo.yaml", "zoo-patients.yaml"))
 VARIANTS = yaml.safe_load(FILE.read_text())["variants"]
 
 
+def test_both_tasks_have_the_same_methods():
+    assert list(yaml.safe_load(SECOND.read_text())["variants"]) == list(VARIANTS)
+
+
+@pytest.mark.parametrize("file", [FILE, SECOND], ids=lambda file: file.stem)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_person_is_in_four_of_forty_rounds(name):
-    source = read_study(FILE)
+def test_a_person_is_in_four_of_forty_rounds(name, file):
+    source = read_study(file)
     asked = fedamp.load(source.scenario, **source.study.changes_of({"variant": name, "privacy.epsilon": 2}))
     cohort = asked.check_in.expected_cohort(asked.rounds, asked.data.clients)
     assert cohort * asked.rounds / asked.data.clients == pytest.approx(4, abs=0.2)

@@ -131,6 +131,29 @@ def test_colours_are_told_apart_in_grey_and_from_paper():
     assert lightness.max() <= 68
 
 
+# What a dichromat sees of linear RGB: Machado, Oliveira, Fernandes 2009, table 1, severity 1.
+SEEN = {
+    "everybody": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+@pytest.mark.parametrize("eyes", SEEN)
+def test_colours_are_told_apart_by_who_sees_fewer(eyes):
+    """CIE 1976: a distance of 2.3 in Lab is just noticed; 20 is seen in a thin line beside another one."""
+    shares = np.array([matplotlib.colors.to_rgb(each.color) for each in style.LOOKS])
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.transpose(SEEN[eyes]), 0, 1) @ XYZ.T / (XYZ @ [1, 1, 1])
+    roots = np.where(seen > (6 / 29) ** 3, np.cbrt(seen), seen * (29 / 6) ** 2 / 3 + 4 / 29)
+    x, y, z = roots.T
+    places = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+    distances = np.linalg.norm(places[:, None] - places, axis=2)[~np.eye(len(places), dtype=bool)]
+    assert distances.min() >= 20
+
+
 def test_a_dollar_in_a_name_is_no_formula() -> None:
     canvas, (axes,) = style.figure(r"run $\frac{$ {x}", "a $ b $^")
     assert style.inline(canvas).startswith("data:image/svg")
