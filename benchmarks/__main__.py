@@ -25,6 +25,7 @@ MINUTES = {
     "speed.gpu": 8,  # on a GPU; nothing without
     "speed.simulation": 10,
     "speed.deployment": 5,
+    "speed.server": 10,
     "speed.secure": 30,
     "studies.clipping": 10,
     "studies.correlated": 25,

@@ -6,8 +6,8 @@
 
 The SuperLink, the proxy and the server's app are real, by the commands of docs/deployment.md. The nodes are real on the
 wire and share one process: each has its key, asks as often as ``fedamp node``, trains with fedamp's client app, and
-answers. So a hundred of them need no memory for a hundred SuperNodes. Beside the seconds are the requests that the
-SuperLink got, and the seconds of ``import torch`` on the same processor.
+answers. So many of them need no memory for as many SuperNodes. Beside the seconds are the requests that the SuperLink
+got, and the seconds of ``import torch`` on the same processor.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from tests.deployment.test_processes import write_scenario
 from tests.server.plays import rounds_of
 
 RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "research" / "between-machines.md"
-SIZES = 3, 20, 100
-ROUNDS, CLIENTS_EACH = 4, 3
+SIZES = 3, 20
+ROUNDS, CLIENTS_EACH = 3, 3
 PARTS = {"superlink": "flower-superlin", "app": "flwr-serverapp", "task starter": "flower-superexe", "proxy": "nginx"}
 
 
