@@ -13,8 +13,8 @@ from fedamp.base.section import Section
 from fedamp.extension import keys, offered
 from fedamp.federation import facts
 from fedamp.federation.choices import FAMILIES, scheme_of, schemes_of
-from fedamp.federation.facts import FACTS, AnyScenario, Claim, Declared, ScenarioFact, Stance
-from fedamp.federation.first_releases import asked_releases, first_releases
+from fedamp.federation.facts import AnyScenario, Claim, Declared, ScenarioFact, Stance
+from fedamp.federation.first_releases import asked_releases
 from fedamp.federation.norms import AdaptiveClip
 from fedamp.federation.optional import check_charged
 
@@ -180,7 +180,7 @@ def _stances_by_path(scenario: AnyScenario) -> Iterator[tuple[str, Declared | St
             yield key, value
         elif value is not None:
             (kind,) = offered("sections", key)
-            yield key, next(iter(_stated_stance(kind)), Stance())
+            yield key, next(iter(stated_stances(kind)), Stance())
     yield from ((each.path, each) for each in asked_releases(scenario))
 
 
@@ -246,38 +246,7 @@ def _found_value(scenario: AnyScenario, path: str) -> str:
     return f"{path} {json.dumps(value) if value is None or isinstance(value, bool) else value}"
 
 
-def keys_by_fact() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
-    """List the keys that need each fact, and those that break it, for the table in docs/matrix.md.
-
-    Returns:
-        By fact, in order of its sentence: the paths that need it, and the paths that break it.
-    """
-    found: dict[ScenarioFact, tuple[list[str], list[str]]] = {}
-
-    def add_key(place: int, fact: ScenarioFact, key: str) -> None:
-        keys_ = found.setdefault(fact, ([], []))[place]
-        keys_ += [key] if key not in keys_ else []
-
-    for place, claims in enumerate((NEEDS, BREAKS)):
-        for claim in claims:
-            add_key(place, claim.fact, claim.key)
-    kinds = [(path, f"{path} {scheme_of(each)}", each) for path in FAMILIES for each in schemes_of(path)]
-    for path in keys("sections"):
-        (kind,) = offered("sections", path)
-        kinds += [(path, path, each) for each in _stated_stance(kind)]
-    kinds += [(kind.path, kind.path, kind) for kind in first_releases().values()]
-    for path, name, kind in kinds:
-        for place, claims in enumerate((kind.needs, kind.breaks)):
-            for claim in claims:
-                add_key(place, claim.fact, f"{path}.{claim.key}" if claim.key else name)
-        claimed = [claim.fact for claim in kind.breaks]
-        for fact in FACTS if kind.concerns is None else kind.concerns:
-            if fact not in kind.keeps and fact not in claimed:
-                add_key(1, fact, name)
-    return {fact: found[fact] for fact in sorted(found, key=lambda each: each.sentence)}
-
-
-def _stated_stance(kind: Any) -> list[Any]:
+def stated_stances(kind: Any) -> list[Any]:
     """Find the stances of an extension's key in its annotated type."""
     parts = [kind, *(part for each in get_args(kind) for part in (each, *get_args(each)))]
     return [

@@ -6,8 +6,11 @@ import pytest
 
 from fedamp.accounting import Gaussian
 from fedamp.errors import ScenarioError
+from fedamp.extension import keys, offered
 from fedamp.federation import facts, refusals
+from fedamp.federation.choices import FAMILIES, scheme_of, schemes_of
 from fedamp.federation.facts import ScenarioFact
+from fedamp.federation.first_releases import first_releases
 from fedamp.federation.optional import OptionalSection, check_charged
 from tests.documentation import ROOT
 from tests.federations import small
@@ -191,17 +194,17 @@ def test_numbers_that_do_not_fit_are_refused(example):
 
 
 def test_every_fact_is_needed_and_broken_by_some_key_and_has_an_example():
-    assert refusals.keys_by_fact().keys() == facts.FACTS == {fact for fact, *_ in BROKEN}
-    assert all(needing and breaking for needing, breaking in refusals.keys_by_fact().values())
+    assert keys_by_fact().keys() == facts.FACTS == {fact for fact, *_ in BROKEN}
+    assert all(needing and breaking for needing, breaking in keys_by_fact().values())
 
 
 def test_every_key_that_needs_or_breaks_a_fact_has_an_example():
-    for fact, sides in refusals.keys_by_fact().items():
-        for place, keys in enumerate(sides):
+    for fact, sides in keys_by_fact().items():
+        for place, listed in enumerate(sides):
             shown = {example[1 + place] for example in BROKEN if example[0] == fact}
             if fact == facts.MODEL_ALONE:  # each key that needs it also needs a fixed norm, which is told first
                 shown.add("privacy.clip")
-            assert {key.partition(" ")[0] for key in keys} <= shown, fact
+            assert {key.partition(" ")[0] for key in listed} <= shown, fact
 
 
 def test_what_a_plug_in_does_not_declare_it_breaks():
@@ -238,13 +241,44 @@ def test_a_section_that_may_release_something_and_charges_nothing_is_refused():
             check_charged("key", refused)
 
 
+def keys_by_fact() -> dict[ScenarioFact, tuple[list[str], list[str]]]:
+    """List the keys that need each fact, and those that break it, for the table in docs/matrix.md.
+
+    Returns:
+        By fact, in order of its sentence: the paths that need it, and the paths that break it.
+    """
+    found: dict[ScenarioFact, tuple[list[str], list[str]]] = {}
+
+    def add_key(place: int, fact: ScenarioFact, key: str) -> None:
+        keys_ = found.setdefault(fact, ([], []))[place]
+        keys_ += [key] if key not in keys_ else []
+
+    for place, claims in enumerate((refusals.NEEDS, refusals.BREAKS)):
+        for claim in claims:
+            add_key(place, claim.fact, claim.key)
+    kinds = [(path, f"{path} {scheme_of(each)}", each) for path in FAMILIES for each in schemes_of(path)]
+    for path in keys("sections"):
+        (kind,) = offered("sections", path)
+        kinds += [(path, path, each) for each in refusals.stated_stances(kind)]
+    kinds += [(kind.path, kind.path, kind) for kind in first_releases().values()]
+    for path, name, kind in kinds:
+        for place, claims in enumerate((kind.needs, kind.breaks)):
+            for claim in claims:
+                add_key(place, claim.fact, f"{path}.{claim.key}" if claim.key else name)
+        claimed = [claim.fact for claim in kind.breaks]
+        for fact in facts.FACTS if kind.concerns is None else kind.concerns:
+            if fact not in kind.keeps and fact not in claimed:
+                add_key(1, fact, name)
+    return {fact: found[fact] for fact in sorted(found, key=lambda each: each.sentence)}
+
+
 def table() -> str:
     def said(keys: list[str]) -> str:
         return ", ".join(f"`{key}`" for key in keys)
 
     rows = [
         f"| {fact.sentence} | {said(needing)} | {said(breaking)} |\n"
-        for fact, (needing, breaking) in refusals.keys_by_fact().items()
+        for fact, (needing, breaking) in keys_by_fact().items()
     ]
     return "| fact | needed by | broken by |\n| --- | --- | --- |\n" + "".join(rows)
 
