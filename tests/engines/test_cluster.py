@@ -80,9 +80,17 @@ def home(tmp_path, monkeypatch):
 
 @contextmanager
 def ray_node(commands_: str, log):
-    with running(commands_, log, ENVIRONMENT) as process:
-        wait(lambda: "Ray runtime started" in log.read_text(), 90, "a Ray node")
-        yield process
+    for _ in range(20):  # Ray gives a node 30 s to start, which a busy machine does not always do
+        with running(commands_, log, ENVIRONMENT) as process:
+
+            def started() -> bool:
+                return "Ray runtime started" in log.read_text()
+
+            wait(lambda: started() or process.poll() is not None, 90, "a Ray node")
+            if started():
+                yield process
+                return
+    pytest.fail(log.read_text())
 
 
 @pytest.fixture
