@@ -191,17 +191,17 @@ class Wandb(Tracker):
 
 # What Prometheus gets, by name; ``_total`` ends those that only grow. Wall clocks are here alone.
 METRICS = {
-    "fedamp_rounds_planned": "rounds that the run may come to",
+    "fedamp_rounds_planned": "planned rounds",
     "fedamp_rounds_total": "released rounds",
     "fedamp_epsilon_spent": "upper end of epsilon after the last release, as in the ledger",
     "fedamp_epsilon_left": "the budget, or epsilon of all planned rounds, minus what is spent",
     "fedamp_nodes": "nodes that the scenario names or waits for",
     "fedamp_nodes_answering": "the same without those that are given up",
-    "fedamp_round_seconds": "of the last released round",
-    "fedamp_seconds_total": "of all released rounds",
-    "fedamp_loss": "of the last evaluated model, on public records",
-    "fedamp_score": "leading metric of that model",
-    "fedamp_told_timestamp_seconds": "when the last release was told",
+    "fedamp_round_seconds": "duration of the last released round",
+    "fedamp_seconds_total": "duration of all released rounds",
+    "fedamp_loss": "loss of the last evaluated model, on public records",
+    "fedamp_score": "main metric of that model",
+    "fedamp_told_timestamp_seconds": "time of the last release",
 }
 
 
