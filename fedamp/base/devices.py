@@ -131,6 +131,11 @@ def load_share() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
+def patience_factor() -> int:
+    """Return how many times as long as on an idle machine to wait for a process: 1 to 5, by the load of the cores."""
+    return min(max(1, round(load_share())), 5)
+
+
 def busy_words() -> str:
     """Say how busy this machine is, to go behind the line of a wait that was in vain; empty: it is not busy.
 

@@ -303,7 +303,6 @@ class SuperLink:
     """
 
     PATIENCE = 60.0
-    MOST_LOAD = 5  # processes a core, for which it waits as many times as long
     BUSY = 30.0  # seconds for one try
     LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
 
@@ -316,7 +315,7 @@ class SuperLink:
 
     def patience(self) -> float:
         """Return the seconds to wait for a SuperLink: longer where each core has several processes to run."""
-        return self.PATIENCE * min(max(1.0, round(devices.load_share())), self.MOST_LOAD)
+        return self.PATIENCE * devices.patience_factor()
 
     def nodes(self, deadline: float) -> list[NodeInfo]:
         """Return the connected nodes."""

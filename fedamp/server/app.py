@@ -18,6 +18,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedamp.base import devices
 from fedamp.base.log_lines import line_of
 from fedamp.engines.deployment import guarded
 from fedamp.engines.engines import with_faults
@@ -111,21 +112,25 @@ def reasons_kept_in(file: Path, secret: bool) -> Iterator[None]:
 
 
 def wait_for_nodes(grid: Grid, scenario: Scenario) -> None:
-    """Wait for ``federation.nodes`` nodes until the deadline of a round.
+    """Wait for ``federation.nodes`` nodes until the deadline of a round, or longer on a busy machine.
 
     With fewer nodes then, the log says so, and the units of the others count as zero.
 
     Raises:
         FederationError: no node is connected.
     """
-    federation = scenario.federation
-    deadline = monotonic() + federation.round_deadline
-    while (connected := len(list(grid.get_node_ids()))) < federation.nodes and monotonic() < deadline:
+    federation, began = scenario.federation, monotonic()
+    seconds = federation.round_deadline * devices.patience_factor()
+    while (connected := len(list(grid.get_node_ids()))) < federation.nodes and monotonic() < began + seconds:
         sleep(0.5)
     if connected == 0:
-        raise FederationError(f"no node was connected within federation.round_deadline {federation.round_deadline:g} s")
+        busy = devices.busy_words()
+        raise FederationError(
+            f"no node was connected within federation.round_deadline {federation.round_deadline:g} s{busy}"
+        )
     if connected < federation.nodes:
-        log.warning("%d of federation.nodes %d are connected; the others count as zero", connected, federation.nodes)
+        told = connected, federation.nodes, devices.busy_words()
+        log.warning("%d of federation.nodes %d are connected; the others count as zero%s", *told)
 
 
 def _quality_in_words(score: Score | None, side: SideRelease | None) -> str:

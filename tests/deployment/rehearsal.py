@@ -65,6 +65,7 @@ class Play:
                 machines.run(shell(SECURE, "node: join the run"), machines.folder / name, NODE=name)
         for name in NODES:
             self.start_node(name)
+        wait(lambda: machines.connected() == len(NODES), 1200, "the nodes", every=2)
         self.start_run()
 
     def start_node(self, name: str) -> None:

@@ -176,7 +176,8 @@ def test_nothing_is_made_for_a_wrong_scenario_or_faults_with_a_secret_seed(tmp_p
     run_app(write_small(tmp_path, "known_seed=false", "faults={failing: 0.2}"), run, **KNOWN)
 
 
-def test_the_first_round_waits_for_the_nodes():
+def test_the_first_round_waits_for_the_nodes(monkeypatch):
+    monkeypatch.setattr("fedamp.base.devices.load_share", lambda: 0.0)
     counts = [0, 1, 3]
     scenario, hasty = small("federation={nodes: 3}"), small("federation={nodes: 3, round_deadline: 0.1}")
     wait_for_nodes(Mock(get_node_ids=lambda: range(counts.pop(0))), scenario)
@@ -184,6 +185,13 @@ def test_the_first_round_waits_for_the_nodes():
     wait_for_nodes(Mock(get_node_ids=lambda: range(2)), hasty)  # goes on without
     with pytest.raises(FederationError, match=r"no node was connected within federation\.round_deadline 0\.1 s"):
         wait_for_nodes(Mock(get_node_ids=lambda: range(0)), hasty)
+    passed = [0.0]  # on a busy machine a node takes longer to start than a round may last
+    monkeypatch.setattr("fedamp.base.devices.load_share", lambda: 4.2)
+    monkeypatch.setattr("fedamp.server.app.monotonic", lambda: passed[0])
+    monkeypatch.setattr("fedamp.server.app.sleep", lambda seconds: passed.append(passed.pop() + seconds))
+    late = small("federation={nodes: 3, round_deadline: 60}")
+    wait_for_nodes(Mock(get_node_ids=lambda: range(3 if passed[0] > 200 else 2)), late)
+    assert 200 < passed[0] < 60 * 4
 
 
 class Messages(SerialGrid):
