@@ -32,6 +32,9 @@ def study_picture(sweep: Sweep, unamplified: bool) -> Figure:
         sweep: whose runs have scores.
         unamplified: also draw each point at its charge without amplification, hollow, where budgets are across.
     """
+    layout = sweep.layout()
+    if len(layout.values) == 1 < len(layout.lines) and not unamplified:
+        return _scores_by_line(sweep)
     return _final_scores(sweep, unamplified)
 
 
@@ -115,6 +118,30 @@ def _final_scores(sweep: Sweep, unamplified: bool = False) -> Figure:
     style.quality(axes, words.metric(name), scale == 100, shown)
     if len(handles) > 1 or layout.across != (sweep.varied or [""])[0]:
         style.key(canvas, handles)
+    return canvas
+
+
+def _scores_by_line(sweep: Sweep) -> Figure:
+    """Draw the mean score of each variant with its interval, one below the other, where one point of each is there.
+
+    Over one value of a key all points would cover each other.
+    """
+    canvas, axes, name, scale = _of_sweep(sweep)
+    scored = {
+        line: it.outcome.score
+        for line, points in sweep.layout().lines.items()
+        for it in points.values()
+        if it.outcome.score
+    }
+    means = scale * np.array([score.mean for score in scored.values()])
+    low, high = scale * np.array([score.ends for score in scored.values()]).T
+    rows = np.arange(len(scored))
+    looks = style.look(0).options | {"linestyle": "", "markersize": 4}
+    axes.errorbar(means, rows, xerr=[means - low, high - means], capsize=2, **looks)
+    axes.set_yticks(rows, [style.shortened(line, 30) for line in scored])
+    axes.set_ylim(len(scored) - 0.5, -0.5)
+    axes.set_xlabel(f"{words.metric(name)}{', %' if scale == 100 else ''} (mean, 95 % interval)")
+    canvas.set_figheight(1.2 + 0.3 * len(scored))
     return canvas
 
 

@@ -169,6 +169,21 @@ def test_a_wrong_study_is_refused_in_one_line(wrong, words, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_one_budget_shows_each_variant_on_a_line_of_its_own(tmp_path):
+    """Over one budget, all points would cover each other."""
+    one = fedamp.study(
+        STUDY | {"grid": {"privacy.epsilon": [8]}, "seeds": 1, "without_noise": False, "unamplified": False},
+        out=tmp_path / "one",
+        jobs=1,
+    )
+    (axes,) = one.pictures()["figure"].axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(STUDY["variants"])
+    assert axes.get_xlabel() == "accuracy, % (mean, 95 % interval)"
+    [points] = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+    assert points[:, 1].tolist() == [0, 1]
+    assert points[:, 0] == pytest.approx([100 * row["mean"] for row in one.means()])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PDFLATEX is None, reason="there is no pdflatex here, and `make install` could get none")
 def test_the_table_and_the_figure_compile_in_a_paper(study, drawn, tmp_path):
