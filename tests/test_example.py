@@ -1,7 +1,9 @@
 """The example of a package with schemes of its own: it is built, installed, meets its contracts, and is charged."""
 
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,24 @@ import pytest
 from fedamp.accounting import Allocation, Gaussian, Repeat
 from fedamp.client import configuration
 from fedamp.errors import DeploymentError
+from fedamp.federation.check_in import CheckIn
+from fedamp.federation.submodels import SubmodelScheme
 from tests.documentation import ROOT
+
+
+@pytest.mark.parametrize(
+    ("heading", "base"),
+    [("Methods of a check-in scheme", CheckIn), ("Methods of a submodel scheme", SubmodelScheme)],
+)
+def test_the_methods_of_a_scheme_are_those_that_its_guide_lists(heading, base):
+    """A method of another name would be called by nobody, and nobody would say so."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text().partition(heading)[2].partition("\n**")[0]
+    told = {found[1]: found[2] for found in re.finditer(r"^\| `(\w+)\((.*?)\)`", guide, re.MULTILINE)}
+    assert base.__abstractmethods__ <= set(told)
+    for name, words in told.items():
+        known = getattr(base, name)
+        arguments = [] if isinstance(known, property) else list(inspect.signature(known).parameters)[1:]
+        assert [each for each in words.split(", ") if each] == arguments[: len(words.split(", "))], name
 
 
 @pytest.fixture(scope="module")
