@@ -139,7 +139,7 @@ def _of_plan(plan: Plan) -> Iterator[Check]:
     rate = max(rate for _, rate in client.learning_rates) if several else 0.0  # a single step is clipped in any case
     yield _judge_value("learning rate", rate, f"client.learning_rate {rate:g}" if several else "one local step")
     if asked.privacy.unit == "client" and (client.steps is None or client.batch_size == "full"):
-        most = f"on a deployment's node the first {client.max_records or DEPLOYED_RECORDS:,} of a client train, at most"
+        most = f"a deployment's node trains on the first {client.max_records or DEPLOYED_RECORDS:,} records of a client"
         yield Check("records", "pass", f"{most} (client.max_records)")
     steps = client.steps or client.epochs or 1
     yield _judge_value(
@@ -188,16 +188,16 @@ def _of_model(plan: Plan, inputs: RunInputs, thorough: bool) -> Iterator[Check]:
     if signal < wanted:
         found += f"; {wanted:g} needs {_enough_signal(plan, signal / wanted)}"
     yield _judge_value("signal", signal, found if plan.is_private else "no noise is added")
-    # How far clipped updates, and noise, can move the model, over its first length.
+    # How far clipped updates, and noise, can move the model, over its initial norm.
     length = math.sqrt(sum(float(np.square(inputs.state.parameters[name]).sum()) for name in model.shapes)) or 1.0
     step = math.hypot(*(part.clip for part in plan.parts)) if server.is_linear else math.sqrt(size)
     reach = server.learning_rate / (1 - server.effective_momentum) * step * plan.last_round / length
-    yield _judge_value("reach", reach, f"updates can move the model by {reach:,.3g} times its first length")
+    yield _judge_value("reach", reach, f"updates can move the model by {reach:,.3g} times its initial norm")
     far = reach if plan.clipping.normalises else 0.0  # other updates are mostly shorter than their norm
-    found = f"updates of privacy.clip: auto move the model by up to {far:,.3g} times its first length"
+    found = f"updates of privacy.clip: auto move the model by up to {far:,.3g} times its initial norm"
     yield _judge_value("longest reach", far, found if far else "no update is lengthened")
     drift = reach / signal
-    yield _judge_value("drift", drift, f"noise moves the model by {drift:,.3g} times its first length")
+    yield _judge_value("drift", drift, f"noise moves the model by {drift:,.3g} times its initial norm")
     yield _check_evaluation(inputs)
     if is_import_path(plan.scenario.model.name):
         with fails_alone("looking for parameters without a gradient"):
@@ -285,7 +285,9 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
                 found.append(f"{signal:,.3g} with check_in.{key} {getattr(check_in, key):g}")
     if found:
         now = signal_to_noise(plan, sizes)
-        yield Check("advice", "pass", f"at the same epsilon the signal is {now:,.3g} now, {', '.join(found)}")
+        yield Check(
+            "advice", "pass", f"at the same epsilon the signal is {now:,.3g} now; it would be {', '.join(found)}"
+        )
 
 
 def check_device(inputs: RunInputs) -> Check:
