@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -47,9 +47,9 @@ def _as_word(cell: Any) -> str:
 
 
 def _by_value(convert: Callable[[Any], Any], values: NDArray[Any], kind: type) -> NDArray[Any]:
-    """Convert each value; equal words are converted once."""
+    """Convert each value; equal words are converted once. A list or a mapping counts as its text."""
     known: dict[Any, Any] = {}
-    cells = values.tolist()
+    cells = [cell if isinstance(cell, Hashable) else str(cell) for cell in values.tolist()]
     return np.array([known[cell] if cell in known else known.setdefault(cell, convert(cell)) for cell in cells], kind)
 
 

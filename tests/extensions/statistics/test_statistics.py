@@ -210,7 +210,21 @@ TYPED = {
     "bytes": np.array([b"\xff\xfe", b"", b"f", b"1e308"]),
     "text": np.array(["", "nan", "\ud800", "\x00", "f" * 10**5, "1_000", "١٢", "0x1p4", "9" * 5000, "2024-02-30"]),
     "objects": np.array(
-        [None, np.nan, b"\xff", 10**400, -(10**400), Decimal("1e999"), Decimal("NaN"), date.min, date.max, 1j, (1, 2)],
+        [
+            None,
+            {"f": 1},
+            [1, [2]],
+            np.nan,
+            b"\xff",
+            10**400,
+            -(10**400),
+            Decimal("1e999"),
+            Decimal("NaN"),
+            date.min,
+            date.max,
+            1j,
+            (1, 2),
+        ],
         object,
     ),
 }
