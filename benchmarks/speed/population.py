@@ -62,7 +62,9 @@ def written(rows: list[Row]) -> str:
     """The table in Markdown."""
 
     def shown(cell: str | float | None) -> str:
-        return cell if isinstance(cell, str) else "" if cell is None else f"{cell:,.6g}"
+        if cell is None or isinstance(cell, str):
+            return cell or ""
+        return f"{int(cell):,}" if cell == int(cell) else f"{cell:g}"
 
     lines = [list(rows[0]), ["---"] * len(rows[0]), *([shown(cell) for cell in row.values()] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
