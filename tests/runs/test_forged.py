@@ -199,7 +199,7 @@ def check_of(forgery: Forgery) -> str:
         table, names = "releases", [".".join(key[1:3]), key[1]]
     for name in names:
         if added := ledger_keys().get(name):
-            return LABEL if len(key) > 1 and key[1] in added.labels else name
+            return LABEL if set(forgery.key[1:2]) & set(added.labels) else name
         if name in side_sums():
             return "scenario"
         for key, side in side_sums().items():
