@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.arithmetic import Array, log_binomials, log_choose, log_sum
+from fedamp.accounting.batch_game import LARGEST_GAME, MOST_BATCHES, BatchGame, narrowed_by_game
 from fedamp.accounting.bounds import (
     Bounds,
     CountField,
@@ -227,6 +228,19 @@ class WithoutReplacement(Mechanism):
     def law(self, detail: Detail) -> Law:
         """Both orders of a changed batch have the profile of ``changed_batch`` (ours: docs/research/accounting.md)."""
         return numerical_law(self.changed_batch(), detail).in_either_order()
+
+    def narrowed_repeats(self, times: int, found: Bounds, delta: float) -> Bounds:
+        """Lower the upper end of many batches with Gaussian noise: each has one of two profiles, and the law has both.
+
+        Ours: docs/research/accounting.md.
+        """
+        precision, others = self.mechanism.product_factors()
+        known = precision > 0 and not others and self.size == 1 and self.batch < self.population
+        if not known or times > MOST_BATCHES or not 0 < found.upper < LARGEST_GAME or found.lower > 0.99 * found.upper:
+            return found
+        law = numerical_law(self.changed_batch())
+        game = BatchGame(law, precision**0.5, self.batch / self.population, times, found.upper)
+        return narrowed_by_game(game, found, delta)
 
     def by_law(self, question: Question) -> Bounds:
         """Charge a single release, by the number of changed people in the batch.

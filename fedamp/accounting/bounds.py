@@ -220,6 +220,7 @@ class Method(StrEnum):
     CONTRADICTED = "none: {} contradicts the lower end"
     CURVE = "the curve over rounds: the smallest upper end of this round and all later ones"
     DELTA_AT_0 = "delta at epsilon 0"
+    GAME = "a game of batches"
     ERROR_RATES = "error rates from {:g}"
     GROUP_PROPERTY = "group property of {}"
     GROUP_PROPERTY_ALONE = "group property"

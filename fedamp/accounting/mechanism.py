@@ -795,6 +795,10 @@ class Mechanism:
             return self.bracket_intersection(found, sampled_epsilon(self, delta, precision))
         return found
 
+    def narrowed_repeats(self, times: int, found: Bounds, delta: float) -> Bounds:
+        """Narrow the answer for epsilon of ``times`` independent releases; by default it is as it was found."""
+        return found
+
     def bracket_intersection(self, found: Bounds, sampled: Bounds) -> Bounds:
         """Return the intersection of two brackets of one number; the smaller upper end keeps its origin."""
         upper, origin = found.upper, found.origin

@@ -103,12 +103,26 @@ def losses(rate, noise, others, step, up):
     return first, np.bincount(index - first, inside * (z[1] - z[0]))
 
 
-def epsilon_of_adversary(rate, noise, rounds, delta, choices, step=0.02, up=False):
+def losses_in_plane(rate, noise, angles, step):
+    """Like ``losses``, rounded down, where the person, the substitute and the others are on the circle at angles."""
+    axis = np.arange(-1 - 6 * noise, 1 + 6 * noise, noise / 8)
+    z = np.stack(np.meshgrid(axis, axis), axis=-1)
+    one, other, rest = (
+        np.exp(-((z - [np.cos(at), np.sin(at)]) ** 2).sum(-1) / (2 * noise**2)) for at in np.deg2rad(angles)
+    )
+    inside, outside = (1 - rate) * rest + rate * one, (1 - rate) * rest + rate * other
+    index = np.floor(np.log(inside / outside) / step).astype(int).ravel()
+    first = int(index.min())
+    return first, np.bincount(index - first, inside.ravel() / inside.sum())
+
+
+def epsilon_of_adversary(rate, noise, rounds, delta, choices, step=0.02, up=False, triples=()):
     """What an adversary reaches who chooses the records of the others each round, given the loss so far (by dynamic
     programming), all losses rounded down (or up). Sums of positive numbers keep a small delta as accurate as a large
     one.
     """
     laws = [losses(rate, noise, others, step, up) for others in choices]
+    laws += [losses_in_plane(rate, noise, angles, step) for angles in triples]
     reach = max(abs(first) + len(chances) for first, chances in laws)
     index = np.arange(-6 * reach, 6 * reach + 1)
 
