@@ -1,7 +1,8 @@
 """The game of batches: a run of batches of a fixed size, in which each batch is chosen after the earlier releases.
 
-One batch has one of two profiles, whichever an adversary chooses, and the law of :class:`WithoutReplacement` has both.
-The value of the game is what a run costs. docs/research/accounting.md has the proof.
+One batch has one of two profiles, whichever an adversary chooses. The law of
+:class:`fedamp.accounting.WithoutReplacement` has both. The value of the game is what a run costs.
+docs/research/accounting.md has the proof.
 """
 
 import math
