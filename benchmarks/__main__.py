@@ -38,6 +38,7 @@ MINUTES = {
     "studies.lora_remedies": 20,
     "peers": 60,
     "peers.rehearsal": 15,
+    "peers.epsilons": 10,
 }
 
 

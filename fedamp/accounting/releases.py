@@ -522,6 +522,14 @@ class Product(Mechanism, is_kind=False):
             raise NotEvaluable("Gaussian releases have too many outcomes")
         return Outcomes.product((outcomes_of(part), times) for part, times in others.items())
 
+    def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
+        """Copies of some kinds cost less than the product of their laws."""
+        gaussian, others = self.product_factors()
+        if not gaussian and len(others) == 1:
+            [(part, times)] = others.items()
+            found = part.narrowed_repeats(times, found, delta)
+        return super().narrowed_bracket(found, delta, precision)
+
     def attained_mechanism(self) -> Mechanism | None:
         """Compose what the parts attain: the charge is exact for that (Zhu, Dong, Wang 2022, Theorem 10)."""
         return attained_in_parts(self)
@@ -695,10 +703,6 @@ class Repeat(Product, OfOne):
     def signal_to_noise(self) -> float | None:
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else float(self.times) * signal
-
-    def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
-        """Copies of some kinds cost less than the product of their laws."""
-        return super().narrowed_bracket(self.mechanism.narrowed_repeats(self.times, found, delta), delta, precision)
 
     def chance_to_take_part(self) -> Fraction:
         """Return at most the chance in one, times their number."""
