@@ -1,6 +1,10 @@
 """fedamp on a CUDA device: whole runs, whether units keep apart, speed beside peers, adapters on transformers.
 
-python -m benchmarks.speed.gpu [--device cpu] [--small] [--out FILE] [PART ...]   at most eight minutes on one GPU
+python -m benchmarks.speed.gpu [--device cpu] [--small] [--peers FOLDER] [--out FILE] [PART ...]
+
+It takes at most eight minutes on one GPU. JAX and pfl are in FOLDER, which ``pip install --no-deps --target FOLDER pfl
+prv-accountant jax jaxlib jax-cuda12-plugin jax-cuda12-pjrt ml_dtypes opt_einsum`` fills. What is not installed is left
+out, with a note.
 
 Parts: run, apart, speed, transformers. Each runs in a process of its own, and what it has found so far is kept.
 Figures go to ``benchmarks/speed/gpu.json``. Nobody rounds to tf32 but who says so.
@@ -29,6 +33,7 @@ from benchmarks.record import ROOT, made, store
 from benchmarks.speed import simulation, simulators, zoo
 from benchmarks.speed.limited import Contender, Stopwatch
 from benchmarks.speed.workloads import RATE
+from fedamp.base import devices
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.errors import one_line
 
@@ -180,7 +185,7 @@ def speed(device: str, small: bool) -> Found:
                 )
                 yield (
                     f"{work.name}, {work.clients}: {name}",
-                    figures | ({} if timed.problem else {"peak GPU MB": timed.answer["gpu"]}),
+                    figures | ({} if timed.problem else {"peak GPU MB": timed.answer["gpu"]} | _backend(timed.answer)),
                 )
 
 
@@ -210,7 +215,14 @@ def answer(precision: str = "", **question: Any) -> dict[str, Any]:
         client = {"steps": question["workload"]["steps"], "learning_rate": RATE, "precision": precision}
         question["client"] = client
     _forget_peak()
-    return simulators.answer(**question) | {"gpu": _peak()}
+    found = simulators.answer(**question) | {"gpu": _peak()}
+    jax: Any = sys.modules.get("jax")
+    return found | ({} if jax is None else {"backend": jax.default_backend()})
+
+
+def _backend(answer: dict[str, Any]) -> dict[str, str]:
+    """Where JAX has computed: without its plugin it takes the CPU."""
+    return {key: answer[key] for key in ("backend",) if key in answer}
 
 
 LORA = {"r": 8, "lora_alpha": 16}
@@ -299,22 +311,25 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help="default: all", choices=[*PARTS, []])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="small sizes, to try it")
+    parser.add_argument("--peers", type=Path, default=Path(), metavar="FOLDER", help="has JAX and pfl, if this has not")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.device != "cpu" and not torch.cuda.is_available():
         print("no CUDA device here: the benchmark on a GPU is left out")
         return
+    sys.path.append(str(options.peers.absolute()))  # of the children's children, too
     if options.child:
         torch.set_num_threads(1 if options.parts[0] != "transformers" else max(1, (os.cpu_count() or 1) // 2))
         for name, facts in PARTS[options.parts[0]](options.device, options.small):
             print(json.dumps([name, facts]), flush=True)
         return
     figures: dict[str, Any] = json.loads(options.out.read_text()) if options.parts and options.out.exists() else {}
-    figures |= made() | {"cuda": torch.version.cuda}
+    figures |= made() | {"cuda": torch.version.cuda, "GPUs": devices.names()}
     for part in options.parts or PARTS:
         figures[part] = {}
         command = [sys.executable, "-m", "benchmarks.speed.gpu", "--child", "--device", options.device, part]
+        command += ["--peers", str(options.peers)]
         with subprocess.Popen(
             ["timeout", str(SECONDS[part]), *command, *["--small"] * options.small], stdout=subprocess.PIPE, text=True
         ) as child:

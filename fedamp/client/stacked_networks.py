@@ -398,7 +398,7 @@ class _ReluMaxPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> Tensor:
         """Hand each gradient to the pixel that it came from; an odd last row or column gets zeros."""
-        inputs, pooled = ctx.images
+        (inputs, pooled), ctx.images = ctx.images, ()  # else their memory would be taken until the next step's is
         size = (*gradients.shape[:-2], *inputs.shape[-2:])
         covered = all(each % 2 == 0 for each in size[-2:])
         found = gradients.new_empty(size) if covered else gradients.new_zeros(size)

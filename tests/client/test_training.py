@@ -254,3 +254,4 @@ def test_values_and_gradients_of_pooling_are_those_of_torch(shape: tuple[int, ..
     assert torch.equal(found.nan_to_num(-1), expected.nan_to_num(-1))
     back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).masked_fill(expected.isnan(), 0)
     assert torch.equal(torch.autograd.grad(found, inputs, back)[0], torch.autograd.grad(expected, inputs, back)[0])
+    assert not getattr(found.grad_fn, "images", None), "their memory is free after the backward pass"
