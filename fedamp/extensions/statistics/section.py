@@ -113,7 +113,7 @@ class Questions(OptionalSection):
         for key, value in wanted.items():
             found: Any = scenario
             for part in key.split("."):
-                found = getattr(found, part, None)
+                found = getattr(found, part)
             if found != value:
                 raise ValueError(f"questions need {key}: {value}, got {found}; expected: the key is left out")
         if (other := next(asked_releases(scenario), None)) is not None:
