@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -166,7 +167,9 @@ def test_the_page_and_machines_that_are_lost_and_added(tmp_path, home, ray_folde
             more_rounds("some rounds")
             kill(second)
             more_rounds("the rounds after a loss")
+            process.send_signal(signal.SIGSTOP)  # a node may take as long to start as all rounds
             add("a second node", "fourth")
+            process.send_signal(signal.SIGCONT)
             kill(third)
             more_rounds("the rounds on the head and the one that was added")
             kill(head)
