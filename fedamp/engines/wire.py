@@ -267,7 +267,8 @@ class RoundOrder:
             if not isinstance(order, ConfigRecord) or not isinstance(arrays, ArrayRecord):
                 raise ValueError("it has no order")
             read = cls._read(memoryview(order["head"]), flower.from_record(arrays))  # type: ignore[arg-type]
-            return replace(read, following=np.frombuffer(order.get("following", b""), UNIT))  # type: ignore[arg-type]
+            following = order.get("following")
+            return replace(read, following=np.frombuffer(following, UNIT)) if isinstance(following, bytes) else read
         except Exception as error:
             raise DeploymentError(
                 f"the message cannot be read ({error}); expected: one of a server with the same version of fedamp"

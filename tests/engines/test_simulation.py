@@ -19,6 +19,8 @@ SHARES = [
     ({"device": "cuda"}, 16, 2, (4, "cuda", 1, 1 / 2)),
     ({"device": "cuda", "workers": 3}, 16, 2, (3, "cuda", 1, 1 / 2)),  # 1/3 of both: the third would find no place
     ({"device": "cuda", "workers": 1}, 16, 2, (1, "cuda", 1, 1)),
+    ({"device": "cuda", "workers": 2}, 16, 2, (2, "cuda", 1, 1)),  # a worker a GPU
+    ({"device": "cuda", "workers": 4}, 16, 2, (4, "cuda", 1, 1 / 2)),
     ({"device": "cuda:1", "workers": 4}, 2, 1, (4, "cuda", 1 / 2, 1 / 4)),  # Ray is shown that GPU alone
     ({"device": "auto", "address": "auto"}, 16, 1, (2, "cuda", 1, 1 / 2)),
 ]
