@@ -307,15 +307,14 @@ def play_fault(play: Play, fault: Fault) -> Row:
 
 
 @contextmanager
-def federation(folder: Path, kind: str, clocks: bool = True) -> Iterator[Play]:
+def federation(folder: Path, kind: str) -> Iterator[Play]:
     """A federation of hosts with a run that has begun; all of it ends with the context.
 
     Args:
         folder: empty, and open to others.
-        kind: plain or secure.
-        clocks: whether they are minutes apart.
+        kind: plain or secure; with secure, whose page starts ``flower-supernode``, all clocks tell the same time.
     """
-    with Hosts(folder, ["server", *NODES], LINK, CLOCKS if clocks and COMPILER else None) as hosts:
+    with Hosts(folder, ["server", *NODES], LINK, CLOCKS if kind == "plain" and COMPILER else None) as hosts:
         machines = Machines(folder, NODES, hosts)
         try:
             play = Play(machines, kind)
