@@ -184,7 +184,7 @@ QUESTIONS = {
 
 WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "1 of 50": "as for 5 of 50",
-    "batches": "a batch has more of one direction or of the other, and the product has both",
+    "batches": "the game of batches charges cells of contributions by their largest distances",
     "5 of 50, dropout": "the worst network is not known: the lower end is of a very wide one, the upper end of labels",
     "3 spaced": "schedules are drawn by a chain, whose tables take the time",
     "50 epochs": "a draw has 500 rounds",
