@@ -65,7 +65,7 @@ def google_event(kind: str, **numbers: Any) -> Any:
     elif kind == "group":
         people, rate = numbers["people"], numbers["rate"]
         chances = [math.comb(people, i) * rate**i * (1 - rate) ** (people - i) for i in range(people + 1)]
-        one = dp.MixtureOfGaussiansDpEvent(numbers["noise"], list(range(people + 1)), chances)
+        one = dp.dp_event.MixtureOfGaussiansDpEvent(numbers["noise"], list(range(people + 1)), chances)
     else:
         one = dp.PoissonSampledDpEvent(numbers["rate"], dp.GaussianDpEvent(numbers["noise"]))
     return dp.SelfComposedDpEvent(one, numbers["rounds"])
