@@ -230,6 +230,9 @@ def recover(
     contents = terminal.patiently(Recovery(ledgers, no_other_use).recover, file, rows)
     left = percent(max(1 - float(contents.spent().max()), 0.0))
     terminal.out.print(f"recovered; each person has at least {left} left; head {contents.head}", soft_wrap=True)
+    terminal.caution(
+        "ledgers do not name who has left; expected: fedamp population leave again, for each since the backup"
+    )
 
 
 @app.command()

@@ -53,6 +53,7 @@ def test_from_a_backup_and_ledgers_all_runs_are_charged_again(fedamp, year):
         Population(file)
     answer = fedamp("population", "recover", file, *runs, "--no-other-use")
     assert answer.status == 0, answer.err
+    assert "fedamp population leave again" in answer.err
     contents = Population(file).read()
     assert contents.spent() == pytest.approx(before.spent(), rel=1e-6)
     assert {use.state for use in contents.uses.values()} == {"settled"}
