@@ -93,5 +93,5 @@ class DeviceRecords:
     def gathered(self, there: Sequence[Tensor]) -> list[Tensor]:
         """Replace the first two tensors of a stack on the device, the numbers of records, by inputs and labels."""
         numbers, _, *others = there
-        taken = (each.index_select(0, numbers.flatten()).unflatten(0, numbers.shape) for each in self._held)
+        taken = (each.index_select(0, numbers.flatten()).view(*numbers.shape, *each.shape[1:]) for each in self._held)
         return [*taken, *others]
