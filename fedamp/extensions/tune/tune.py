@@ -190,8 +190,8 @@ def tune(
     if not folder.exists():
         check_several([(tried, len(settings)), (run, 1)])
     swept = sweep(lambda each: _trial_scenario(load(each), noise), lists, folder, jobs, watcher, chosen=settings)
-    found = _trial_records(swept)
-    best = max((each for each in found if each.score is not None), key=lambda each: each.score or 0.0, default=None)
+    records = _trial_records(swept)
+    best = max((each for each in records if each.score is not None), key=lambda each: each.score or 0.0, default=None)
     if best is None:
         raise FedampError(f"{swept.folder}: every trial diverged; expected: smaller rates, or more people")
     chosen = asked[settings.index(best.settings)]
@@ -203,7 +203,7 @@ def tune(
         noise=noise.noise,
         epsilon=Bracket.of(noise.epsilon),
         delta=base.privacy.delta,
-        trials=found,
+        trials=records,
         chosen=best.settings,
     )
     write_atomically(swept.folder / CHOSEN, chosen.to_yaml().encode())
