@@ -289,6 +289,13 @@ FAULTS = (
         ("data/test_transforms.py", "data/test_hostile_records.py", "extensions/standardise"),
     ),
     Fault(
+        "filter: people's records stay in the order of the file",
+        "data/stored.py",
+        'training=training.take(np.argsort(owners, kind="stable")),',
+        "training=training.take(np.arange(len(owners))),",
+        ("data/test_contract.py", "data/test_stored.py"),
+    ),
+    Fault(
         "interval: an evaluation's interval is that of one sum",
         "extensions/evaluation/section.py",
         "square, linear, constant = both**2 - 2 * room + drawn, -2 * part * both + 2 * room - drawn, part**2 - room",

@@ -201,11 +201,10 @@ class RayGrid(SimulationGrid):
             FederationError: it has ended, or did not answer in time.
         """
         try:
-            if not self._pipe.poll(None if patience is None else patience + GRACE):
+            limit = None if patience is None else patience + GRACE
+            if not self._pipe.poll(limit):
                 self._driver.kill()  # its next answer would be the one to this request
-                raise FederationError(
-                    f"Ray did not answer within {patience + GRACE:.1f} s{self._whose()}{devices.busy_words()}"
-                )
+                raise FederationError(f"Ray did not answer within {limit:.1f} s{self._whose()}{devices.busy_words()}")
             answer = self._pipe.recv()
         except (EOFError, OSError):
             raise FederationError(f"Ray ended (exit code {self._driver.wait()}){self._whose()}") from None
