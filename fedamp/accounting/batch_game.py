@@ -86,8 +86,10 @@ class BatchGame:
         slopes = np.append(np.diff(profile) / np.diff(ratio), 0.0)
         if np.diff(slopes).min() < -1e-9:  # the profile itself is convex, so it is below the bound's hull
             slopes[:-1] = np.diff(convex_hull(ratio, profile)) / np.diff(ratio)
-        # By rounding some chances are below 0; 0 is above them.
-        return np.append(np.maximum(np.diff(slopes), 0.0) * ratio[1:], above[-1])
+        # By rounding some chances are below 0; 0 is above them. The chances of smaller losses count at the smallest.
+        chances = np.append(np.maximum(np.diff(slopes), 0.0) * ratio[1:], above[-1])
+        chances[0] += max(1 - chances.sum(), 0.0)
+        return np.asarray(chances)
 
     @cached_property
     def cells(self) -> Array:

@@ -213,7 +213,8 @@ def _watch_refusals() -> None:
     that it could not establish a connection. The time is there so that nobody sends an old request again. Each answer
     tells the server's time, under its certificate, so a node may sign by it.
     """
-    signer, httpx = import_module("flwr.supernode.node_auth_http_interceptor"), import_module("httpx")
+    signer: Any = import_module("flwr.supernode.node_auth_http_interceptor")
+    httpx = import_module("httpx")
     intercept, own_time, tell = signer.NodeAuthHttpInterceptor.intercept, signer.now, cache(say_line)
     ahead = timedelta()  # of this clock
     signer.now = lambda: own_time() - ahead

@@ -129,11 +129,11 @@ class NodeRoster:
             log.warning("nodes %s were started again", ", ".join(map(self.name, sorted(again))))
             self.forget(again)  # without this their next order would be lost: they have forgotten this server
         self._since |= since
-        for node in found:
-            late = node.node_id in self._asked and self._missed[node.node_id]
-            heard = flower.seconds_since_heard(node) if late else None
+        for each in found:
+            missed = each.node_id in self._asked and self._missed[each.node_id]
+            heard = flower.seconds_since_heard(each) if missed else None
             if heard is not None:
-                told = self.name(node.node_id), max(0.0, heard), self.federation.round_deadline, devices.busy_words()
+                told = self.name(each.node_id), max(0.0, heard), self.federation.round_deadline, devices.busy_words()
                 log.warning("node %s was heard %.0f s ago: busy, or round_deadline (%g s) is too short for it%s", *told)
 
         asked = RoundOrder(task, below=self.units)
