@@ -229,6 +229,10 @@ class Here:
             (folder / name / name).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
             link.state.create_node("", "", public_key_to_bytes(key.public_key()), LONGEST_SILENCE, name=name)
 
+    def deal_records(self, clients: int) -> None:
+        """Give the nodes their records."""
+        partition_digits(self.folder, self.names, clients)
+
     def play(self, out: str, **config: Any) -> None:
         """A new run of the scenario, to its end; others answer for the nodes."""
         told = {"scenario": str(self.server / "hospitals.yaml"), "out": str(self.server / out)}

@@ -154,8 +154,8 @@ def test_a_trial_that_did_not_end_is_no_reason_to_choose_among_the_others(tmp_pa
     grid = {"client.learning_rate": [0.5, 0.1]}
     real = module.sweep
 
-    def one_is_interrupted(load, lists, *rest):
-        swept = real(load, lists, *rest)
+    def one_is_interrupted(load, lists, *rest, chosen):
+        swept = real(load, lists, *rest, chosen=chosen)
         (swept.folder / "runs" / "client.learning_rate=0.1" / "summary.json").unlink()
         return module.Sweep(swept.folder, swept.scenario, swept.grid, swept.runs)
 
