@@ -221,7 +221,8 @@ class Here:
     authority = None
 
     def __init__(self, folder: Path, link: Link) -> None:
-        self.folder, self.server, self.link, self.port = folder, folder / "server", link, link.port
+        self.folder, self.server, self.records = folder, folder / "server", folder
+        self.link, self.port = link, link.port
         self.names = NODES
         write_scenario(self)
         for name in NODES:
