@@ -86,6 +86,7 @@ SCENARIO = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("unchecked", [False, True])
 def test_a_scheme_that_has_met_no_contract_is_charged_openly_or_says_so(package, unchecked):
     """Five rounds in the open cost five; as the scheme says, three of five that one hidden coin picks."""
@@ -160,6 +161,7 @@ for name in ("signs", "fedamp_blocks.submodels:LayerSubmodels"):
 """
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("command", ["privacy", "run"])
 def test_who_asks_for_the_cost_is_told_that_no_contract_has_passed(package, command):
     (package / "told.yaml").write_text(json.dumps(SCENARIO))
@@ -170,6 +172,7 @@ def test_who_asks_for_the_cost_is_told_that_no_contract_has_passed(package, comm
     assert done.stderr.count(said) == done.stderr.count(expected) == 1
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_has_met_no_contract_is_refused_or_said(package):
     done = called(package, "-c", OPTIMIZED, package / "signs", package / "task.json", cache="nothing-passed")
     assert done.returncode == 0, done.stderr

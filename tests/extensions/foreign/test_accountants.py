@@ -173,6 +173,7 @@ def flower(sampling, budget=None):
     return config, GaussianPrivacyEvent
 
 
+@pytest.mark.few(0, 2, 3)
 @pytest.mark.parametrize(
     ("sampling", "sample", "release"),
     [
