@@ -265,7 +265,7 @@ def _record_of_use(contents: PopulationContents, use: str) -> PopulationRecord:
 
 
 def fixed(contents: PopulationContents, person: int) -> float | None:
-    """Bound epsilon of a person's uses from above, if fixed in advance.
+    """Bound epsilon of a person's uses from above, if fixed in advance: exactly, or by the bound for chosen ones.
 
     Returns:
         None where there are more than eight uses, a lost disk knew of others, or no bound is known.
@@ -276,7 +276,10 @@ def fixed(contents: PopulationContents, person: int) -> float | None:
         mechanism = contents.exact(person)
     except ValueError:  # of two neighbouring relations, which their shares of the budget do not mind
         return None
-    upper = 0.0 if mechanism is None else mechanism.epsilon(delta_left(contents.delta, MOST_EXACT)).upper
+    if mechanism is None:
+        return 0.0
+    chosen = contents.budget(person).spent_epsilon(float(contents.spent()[person]))
+    upper = min(chosen, mechanism.epsilon(delta_left(contents.delta, MOST_EXACT)).upper)
     return upper if math.isfinite(upper) else None
 
 
