@@ -1,5 +1,6 @@
 """A deployment on hosts of its own: no common folder or clock, other users, bad links; and what fails between them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,8 +84,10 @@ def test_the_page_between_hosts_gives_the_model_of_a_simulation(folder):
             assert_equals_simulation(machines, raw, away=set())
             machines.run("fedamp verify run && fedamp release run --out released && fedamp verify released.zip")
             if COMPILER:
-                assert "the clock is 180 s ahead of the server's" in machines.log("site0")
-                assert "the clock is 1200 s behind the server's" in machines.log("site2")
+                for name, seconds, side in (("site0", 180, "ahead of"), ("site2", 1200, "behind")):
+                    told = re.search(rf"the clock is (\d+) s {side} the server's", machines.log(name))
+                    # A node takes the time on the way for a difference: seconds on a busy machine.
+                    assert told and abs(int(told[1]) - seconds) <= 60
                 with pytest.raises(AssertionError, match=r"240\.\d s from the server's; expected: 5 s"):
                     machines.shell("node: check the way to the server", where="site1")
         finally:
