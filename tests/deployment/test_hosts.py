@@ -87,8 +87,9 @@ def test_the_page_between_hosts_gives_the_model_of_a_simulation(folder):
                 for name, seconds, side in (("site0", 180, "ahead of"), ("site2", 1200, "behind")):
                     told = re.search(rf"the clock is (\d+) s {side} the server's", machines.log(name))
                     # A node takes the time on the way for a difference: seconds on a busy machine.
-                    assert told and abs(int(told[1]) - seconds) <= 60
-                with pytest.raises(AssertionError, match=r"240\.\d s from the server's; expected: 5 s"):
+                    assert told
+                    assert abs(int(told[1]) - seconds) <= 60
+                with pytest.raises(AssertionError, match=r"2[0-9]{2}\.\d s from the server's; expected: 5 s"):
                     machines.shell("node: check the way to the server", where="site1")
         finally:
             machines.stop()
