@@ -38,6 +38,28 @@ from fedamp.accounting.renyi import Moments
 _ROUNDING = 1e-9  # of chances, relative: far above that of scipy's
 
 
+def cut_chances(rate: float, largest: int, population: int) -> tuple[float, float, float]:
+    """Return chances of a person in a Poisson sample of which at most so many people stay.
+
+    Args:
+        rate: q in [0, 1].
+        largest: B, >= 1.
+        population: N, >= 1.
+
+    Returns:
+        That at least B others are sampled; that this is so, and the person is sampled and stays; and that the person is
+        there in the end, E[min(sampled people, B)] / N.
+
+    >>> [round(chance, 3) for chance in cut_chances(0.5, 1, 2)]
+    [0.5, 0.125, 0.375]
+    """
+    from scipy.stats import binom  # only here: the import takes long
+
+    others = binom(population - 1, rate)
+    kept = float(binom.sf(largest, population, rate)) * largest / population
+    return float(others.sf(largest - 1)), kept, float(others.cdf(largest - 1)) * rate + kept
+
+
 @dataclass(frozen=True)
 class TruncatedPoisson(Hidden):
     """Sample people with secret coins, and keep a random choice of them where there are too many.
@@ -82,7 +104,7 @@ class TruncatedPoisson(Hidden):
 
     def charged_as(self) -> Mechanism:
         """Reveal whether B others are sampled, then whether the person stays (ours: docs/research/accounting.md)."""
-        _, cut, kept = self._chances()
+        cut, kept, _ = cut_chances(self.rate, self.largest, self.population)
         kept = min(1.0, kept * (1 + _ROUNDING))
         cut = max(kept, cut * (1 - _ROUNDING))
         parts = Poisson(self.mechanism, self.rate), self.mechanism, NOTHING
@@ -90,17 +112,8 @@ class TruncatedPoisson(Hidden):
 
     def attained_mechanism(self) -> Mechanism | None:
         """Return the release in which all others contribute nothing: the person is there with the chance to stay."""
-        uncut, _, kept = self._chances()
-        return Poisson(attained_part(self.mechanism), (uncut * self.rate + kept) * (1 - _ROUNDING))
-
-    def _chances(self) -> tuple[float, float, float]:
-        """Return the chances that fewer than B others are sampled, that B are, and that the person then stays."""
-        from scipy.stats import binom  # only here: the import takes long
-
-        others = binom(self.population - 1, self.rate)
-        more = float(binom.sf(self.largest, self.population, self.rate))  # of all together
-        below, at_least = float(others.cdf(self.largest - 1)), float(others.sf(self.largest - 1))
-        return below, at_least, more * self.largest / self.population
+        _, _, present = cut_chances(self.rate, self.largest, self.population)
+        return Poisson(attained_part(self.mechanism), present * (1 - _ROUNDING))
 
 
 @dataclass(frozen=True)

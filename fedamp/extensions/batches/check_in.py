@@ -112,9 +112,9 @@ class TruncatedPoissonCheckIn(_SizedCheckIn):
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         """Return the mean of the smaller of ``size`` and a binomial number."""
-        from scipy.stats import binom  # only here: the import takes long
+        from fedamp.accounting.batches import cut_chances  # only here, as the accountant above
 
-        return float(self.rate * units - binom.sf(range(self.size, units), units, self.rate).sum())
+        return units * cut_chances(self.rate, self.size, units)[2]
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         """Return the ratio of a unit among others that contribute nothing: it is there with the chance to stay."""
