@@ -100,6 +100,8 @@ class Words:
                 return self.of(left, around, depth)
             case ast.BinOp(left=ast.Constant() | ast.JoinedStr() as left, op=ast.Mult()):
                 return ["", *self.of(left, around, depth)]
+            case ast.IfExp(body=words, orelse=ast.Constant(value=None)):  # None is no line
+                return self.of(words, around, depth)
             case ast.IfExp(body=body, orelse=other):
                 return [*self.of(body, around, depth), *self.of(other, around, depth)]
             case ast.BoolOp(values=values):

@@ -66,14 +66,12 @@ def examine_capacity() -> list[Check]:
     found = f"{free / 1e9:.1f} GB of memory and {disk / 1e9:.1f} GB of disk free"
     needed = f"expected: {LEAST_MEMORY / 1e9:g} and {LEAST_DISK / 1e9:g} GB, with a small model"
     small = free < LEAST_MEMORY or disk < LEAST_DISK
-    checks = [Check.of_failure("size", found, fail=f"{found}; {needed}" if small else None)]
     said = f"{load:.1f} processes wait for each core"
-    if load >= devices.BUSY_LOAD:
-        return [
-            *checks,
-            Check("load", "caution", f"{said}; expected: less work here, or a longer federation.round_deadline"),
-        ]
-    return [*checks, Check.of_failure("load", said)]
+    less = f"{said}; expected: less work here, or a longer federation.round_deadline"
+    return [
+        Check.of_failure("size", found, fail=f"{found}; {needed}" if small else None),
+        Check.of_failure("load", said, caution=less if load >= devices.BUSY_LOAD else None),
+    ]
 
 
 def _installed_version(name: str) -> str | None:
