@@ -10,7 +10,7 @@ from math import log
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import ROOT, Row, made, put_in, store
+from benchmarks.record import ROOT, made, put_in, store, table
 from benchmarks.speed.scale import SMALL, _apart, _start
 
 RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "research" / "machines.md"
@@ -44,30 +44,18 @@ def slope(cases: list[dict[str, Any]], key: str, figure: str) -> float:
     return log(last[figure] / first[figure]) / log(last[key] / first[key])
 
 
-def table(cases: list[dict[str, Any]]) -> list[Row]:
+def rows(cases: list[dict[str, Any]]) -> list[dict[str, str]]:
     """A row for each case, and for each number that is varied a row of slopes."""
-    rows: list[Row] = []
+    found: list[dict[str, str]] = []
     for key, values in VARIED.items():
         own = [next(case for case in cases if case.items() >= (MIDDLE | {key: value}).items()) for value in values]
         for case in own:
             what = {"population": case["population"], "cohort": case["cohort"], "hidden units": case["hidden"]}
-            shown = {name: float(f"{case[figure]:.3g}") for name, figure in COLUMNS.items()}
-            rows.append({"varied": key.replace("hidden", "model"), **what, **shown})
-        slopes = {name: round(slope(own, key, figure), 2) for name, figure in COLUMNS.items()}
-        rows.append({"varied": "slope", "population": None, "cohort": None, "hidden units": None, **slopes})
-    return rows
-
-
-def written(rows: list[Row]) -> str:
-    """The table in Markdown."""
-
-    def shown(cell: str | float | None) -> str:
-        if cell is None or isinstance(cell, str):
-            return cell or ""
-        return f"{int(cell):,}" if cell == int(cell) else f"{cell:g}"
-
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([shown(cell) for cell in row.values()] for row in rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+            figures = {name: f"{case[figure]:.3g}" for name, figure in COLUMNS.items()}
+            found.append({"varied": key.replace("hidden", "model")} | {k: f"{n:,}" for k, n in what.items()} | figures)
+        slopes = {name: f"{round(slope(own, key, figure), 2) + 0.0:g}" for name, figure in COLUMNS.items()}
+        found.append({"varied": "slope"} | dict.fromkeys(("population", "cohort", "hidden units"), "") | slopes)
+    return found
 
 
 def main() -> None:
@@ -80,7 +68,7 @@ def main() -> None:
                 kept["cases"].append(case | measure(**case))
                 store(RESULTS, kept)
                 print(kept["cases"][-1], flush=True)
-    put_in(PAGE, "population", written(table(kept["cases"])))
+    put_in(PAGE, "population", table(rows(kept["cases"])))
 
 
 if __name__ == "__main__":

@@ -689,7 +689,7 @@ class TrainingNode:
     def _send_wave(
         self,
         wave: list[_StackInputs],
-        clips: _RoundNumbers,
+        round_numbers: _RoundNumbers,
         waiting: list[_Members],
         report: TrainReport,
     ) -> tuple[_RoundNumbers, list[tuple[_StackInputs, list[Tensor]]]]:
@@ -697,18 +697,18 @@ class TrainingNode:
 
         Args:
             wave: the stacks.
-            clips: of the round.
+            round_numbers: of the round.
             waiting: gets the units of stacks that have no room, in smaller ones; changed in place.
             report: counts clients that fail.
 
         Returns:
-            The clips, on the device; and the stacks that have room, each with its tensors there.
+            The numbers of the round, on the device; and the stacks that have room, each with its tensors there.
         """
         new = list({id(each.members.submodel): each.members.submodel for each in wave}.values())
         new = [submodel for submodel in new if not submodel.there]
-        first = is_gpu(self.device) and clips.numbers is None
-        block = [aligned(clip_numbers(clips.clips, self.task.linf_coordinates))] if first else []
-        block += [torch.tensor(clips.rate, dtype=torch.float64)] if first else []
+        first = is_gpu(self.device) and round_numbers.numbers is None
+        block = [aligned(clip_numbers(round_numbers.clips, self.task.linf_coordinates))] if first else []
+        block += [torch.tensor(round_numbers.rate, dtype=torch.float64)] if first else []
         block += [tensor for submodel in new for tensor in submodel.start.values()]
         try:
             sent = iter(send_block([*block, *(tensor for each in wave for tensor in each.tensors)], self.device))
@@ -718,11 +718,12 @@ class TrainingNode:
             else:
                 self._block_bytes //= 2
                 waiting += [each.members for each in wave]
-            return clips, []
-        clips = replace(clips, numbers=next(sent), rate=next(sent)) if first else clips
+            return round_numbers, []
+        if first:
+            round_numbers = replace(round_numbers, numbers=next(sent), rate=next(sent))
         for submodel in new:
             submodel.there = {name: next(sent) for name in submodel.start}
-        return clips, [(each, [next(sent) for _ in each.tensors]) for each in wave]
+        return round_numbers, [(each, [next(sent) for _ in each.tensors]) for each in wave]
 
     def _check_apart(self, waiting: _StackInputs) -> None:
         """Check once for each kind of stack that its units keep apart.

@@ -307,10 +307,8 @@ def check_device(inputs: RunInputs) -> Check:
     found += f" with {places:,} records each"
     if devices.is_gpu(devices.here(device) if device == "auto" else device):
         kept = amount_of_bytes(kept_bytes(devices.total_memory(device)))
-        found += (
-            f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory, and keeps records "
-        )
-        found += f"there, if they take at most {kept}"
+        found += f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory"
+        found += f", and keeps records there, if they take at most {kept}"
     if device != "auto" and devices.here(device) != device:
         return Check("device", "caution", f"{found}; the device is not here, so no speed was measured")
     speed = 1 / seconds_of_a_unit(inputs, _TIMED_STEPS)

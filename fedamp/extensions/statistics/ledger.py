@@ -41,16 +41,12 @@ class QuestionsKey(LedgerKey):
         """Return the answers with their intervals; of very many the first ones."""
         from fedamp.extensions.statistics.answers import released_answers
 
-        answers = released_answers(run)
-        each = [
-            (f"{answer.name}: {number.name}", number.in_words)
-            for answer in answers.answers
-            for number in answer.numbers
-        ]
-        more = (
-            {"further numbers": f"{len(each) - MOST_SHOWN:,} in the released vector"} if len(each) > MOST_SHOWN else {}
-        )
-        return dict(each[:MOST_SHOWN]) | more | {"intervals": f"{answers.covers} The probability is {answers.level:g}."}
+        released = released_answers(run)
+        each = [(f"{one.name}: {number.name}", number.in_words) for one in released.answers for number in one.numbers]
+        found = dict(each[:MOST_SHOWN])
+        if len(each) > MOST_SHOWN:
+            found["further numbers"] = f"{len(each) - MOST_SHOWN:,} in the released vector"
+        return found | {"intervals": f"{released.covers} The probability is {released.level:g}."}
 
     def is_asked(self, scenario: Any) -> bool:
         """Say whether a scenario asks questions."""
