@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from fedamp.accounting import Bounds, Compose, Mechanism, from_json
 from fedamp.accounting.arithmetic import delta_left, level_crossing
@@ -130,6 +131,8 @@ def ledger_of(run: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: there is none, or it was altered.
     """
+    if run.is_file() and not is_zipfile(run):  # as asked.json, which lies beside runs
+        raise RunFolderError(f"{run}: is neither a folder nor a zip; expected: run folders or releases, such as runs/*/")
     try:
         with Bundle(run) as bundle:
             ledger = bundle.read_json("ledger.json")
