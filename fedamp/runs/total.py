@@ -132,7 +132,7 @@ def ledger_of(run: Path) -> dict[str, Any]:
         RunFolderError: there is none, or it was altered.
     """
     if run.is_file() and not is_zipfile(run):  # as asked.json, which lies beside runs
-        raise RunFolderError(f"{run}: is neither a folder nor a zip; expected: run folders or releases, such as runs/*/")
+        raise RunFolderError(f"{run}: is neither a folder nor a zip; expected: runs or releases, such as runs/*/")
     try:
         with Bundle(run) as bundle:
             ledger = bundle.read_json("ledger.json")

@@ -74,7 +74,7 @@ def test_a_person_who_is_spelled_in_two_ways_is_one_person(fedamp, tmp_path):
         (("show", "again.db"), "no such population"),
         (("history", "people.db", "stranger"), "no person has the id"),
         (("verify", "people.db", "nowhere"), "no ledger"),
-        (("verify", "people.db", "people.db"), "people.db: is neither a folder nor a zip; expected: run folders"),
+        (("verify", "people.db", "people.db"), "people.db: is neither a folder nor a zip; expected: runs"),
     ],
 )
 def test_a_mistake_is_one_line(fedamp, made, monkeypatch, command, words):
