@@ -87,6 +87,7 @@ def tune(
     out_folder: Annotated[Path | None, Option("--out", help="default: tuned/NAME; resumed if it exists")] = None,
     share: Annotated[float, Option(help="of the budget, for all trials; the rest is for the run")] = 0.2,
     trials: Annotated[int | None, Option(help="random search: so many combinations; default: all")] = None,
+    halving: Annotated[int | None, Option(help="play the best 1 in so many again, in stages of less noise")] = None,
     jobs: Annotated[int | None, Option(help="trials at once; default: the number of cores")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -103,6 +104,6 @@ def tune(
 
     with SweepProgress(terminal.err).shown() as progress:
         read = partial(load, scenario, overrides)
-        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress, trials)
+        tuned = tune(read, grid_of(grid), out_folder, share, jobs, progress, trials, halving)
     print_answer(tuned.record.content(), as_json, tune_table)
     print_paths("run next", tuned.folder / CHOSEN, unless=as_json)

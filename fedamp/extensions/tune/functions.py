@@ -123,6 +123,7 @@ def tune(
     jobs: int | None = None,
     watcher: "Watcher | None" = None,
     trials: int | None = None,
+    halving: int | None = None,
     **settings: Any,
 ) -> "Tuned":
     """Tune hyperparameters privately: ``privacy.epsilon`` pays for all trials, and for the run that follows.
@@ -138,6 +139,8 @@ def tune(
         jobs, watcher, settings: as in :func:`sweep`.
         trials: random search: number of the grid's combinations to try, drawn from the scenario's public seed; all
             others cost nothing. Default: every combination.
+        halving: successive halving: one trial in so many, at least 2, is played again in a further stage, with less
+            noise. All stages have equal parts of the trials' budget. Default: one stage.
 
     Returns:
         The answer: ``scenario``, with the chosen settings and the noise that is left for it, and ``record``, the
@@ -167,4 +170,4 @@ def tune(
     from fedamp.extensions.tune.tune import tune
 
     base = load(scenario, **settings)
-    return tune(lambda values: load(base, **values), grid, given_folder(out), share, jobs, watcher, trials)
+    return tune(lambda values: load(base, **values), grid, given_folder(out), share, jobs, watcher, trials, halving)

@@ -27,10 +27,12 @@ class SweepProgress(ShownProgress):
         self._shares: dict[str, float] = {}
 
     def begun(self, jobs: Sequence[SweepJob]) -> None:
-        """Show the bar, for so many runs."""
-        self.bar.update(self.bar.task, total=len(jobs))
+        """Show the bar, for so many runs beside those that it has shown."""
+        is_first = self.bar.tasks[0].total is None
+        self.bar.update(self.bar.task, total=len(self._shares) + len(jobs))
         self.bar.facts = "starting"
-        self.bar.start()
+        if is_first:
+            self.bar.start()
 
     def round_done(self, job: SweepJob, round_: int) -> None:
         """Move the bar by the share of a run that is done, and name the run."""

@@ -493,7 +493,7 @@ class Watcher(Protocol):
     """Follows the runs of a sweep; any object with these methods does."""
 
     def begun(self, jobs: Sequence[SweepJob]) -> None:
-        """Called before the first run, with the runs to play."""
+        """Called before the first run, with the runs to play; in a tuning by halving, before each stage."""
 
     def round_done(self, job: SweepJob, round_: int) -> None:
         """Called after every released round of a run."""

@@ -20,24 +20,28 @@ NO_BEST = (
 
 def tune_table(answer: Mapping[str, Any]) -> RenderableType:
     """Show what each trial released, the chosen settings, and the cost of everything."""
+    stages = answer.get("stage_noise") or [answer["trial_noise"]]
     columns: dict[str, CellText] = {
+        **({"stage": "stage"} if len(stages) > 1 else {}),
         "settings": "settings",
         "score, with its noise": "score",
         "95 % of the noise": "ends",
     }
     trials = [
         {
+            "stage": str(each.get("stage")),
             "settings": ", ".join(f"{key} {value}" for key, value in each["settings"].items()),
             "score": "diverged" if each["score"] is None else f"{each['score']:.1%}",
             "ends": "" if each["score"] is None else f"{each['lower']:.1%} to {each['upper']:.1%}",
         }
         for each in answer["trials"]
     ]
+    noises = ", then ".join(f"{each:.4g}" for each in stages)
     rows = {
         "chosen": ", ".join(f"{key} {value}" for key, value in answer["chosen"].items()),
         "epsilon, trials and run": answer["epsilon"],
         "delta": answer["delta"],
-        "noise multiplier": f"{answer['noise']:.4g} of the run, {answer['trial_noise']:.4g} of a trial",
+        "noise multiplier": f"{answer['noise']:.4g} of the run, {noises} of a trial",
     }
     return Group(listing(trials, columns), facts("for a person in all of it", rows))
 

@@ -6,11 +6,15 @@ steps: ``privacy.clip: auto`` shortens updates by its own rule. With another cli
 factor of the noise, so that the noise in a trial's model is that of the run. A trial is judged by what it releases: its
 evaluation on held-out records of people, which is charged to it.
 
+Successive halving (Jamieson, Talwalkar 2016) plays trials in stages. Each stage keeps the best settings of the stage
+before it, with less noise: the stages have equal parts of the trials' budget. What a stage spends more of is privacy,
+and not rounds: the best rates of a shorter run may be others.
+
 :func:`tune` is the place to begin; :mod:`fedamp.extensions.tune.sweep` plays the trials.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -42,6 +46,8 @@ from fedamp.runs.records import Bracket
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"
+STAGE = "stage"
+"""The key of a trial's stage among its settings, where there are several: each stage's trials are runs of one sweep."""
 SHARE = 0.2  # of the budget, in squares of Gaussian parameters, for all trials: the run then has 1.12 times the noise
 SCORE = "score"
 _NOT_TUNED = ("name", "seed", "known_seed", "data", "privacy", "evaluation")
@@ -54,6 +60,7 @@ class TrialRecord(FileRecord):
         settings: its values of the grid's keys.
         score: as released, with noise; None for a trial that diverged.
         lower, upper: interval of 95 % of the noise; None for a trial that diverged.
+        stage: from 1; None: there is one.
     """
 
     kind: ClassVar[str] = "trial"
@@ -61,6 +68,7 @@ class TrialRecord(FileRecord):
     score: float | None
     lower: float | None
     upper: float | None
+    stage: int | None = None
 
 
 class TuneRecord(FileRecord):
@@ -70,8 +78,9 @@ class TuneRecord(FileRecord):
         share: of the budget, for all trials.
         trial_noise, noise: noise multipliers of a trial, and of the run with the chosen settings.
         epsilon, delta: of the trials and that run together.
-        trials: in the order of the grid.
-        chosen: settings of the trial with the highest score.
+        trials: in the order of the grid, stage by stage.
+        chosen: settings of the trial with the highest score in the last stage.
+        stage_noise: noise multiplier of a trial in each stage; ``trial_noise`` is the first. None: there is one.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -85,6 +94,7 @@ class TuneRecord(FileRecord):
     delta: float
     trials: tuple[TrialRecord, ...]
     chosen: RunSettings
+    stage_noise: tuple[float, ...] | None = None
 
 
 class Tuned(NamedTuple):
@@ -105,36 +115,62 @@ class BudgetSplit(NamedTuple):
     """The division of a budget between trials and the run after them.
 
     Attributes:
-        trial_noise: noise multiplier of each trial.
+        stages: noise multiplier of a trial in each stage.
         noise: that of the run.
         epsilon: what all of them cost together.
     """
 
-    trial_noise: float
+    stages: tuple[float, ...]
     noise: float
     epsilon: Bounds
 
 
-def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
+def stage_sizes(trials: int, halving: int | None) -> list[int]:
+    """Count the trials of each stage: one part in ``halving`` is kept, as long as there is something to choose.
+
+    Args:
+        trials: of the first stage.
+        halving: None: there is no other stage.
+
+    Raises:
+        ScenarioError: the number of trials gives no second stage.
+
+    >>> stage_sizes(9, 3), stage_sizes(10, 3), stage_sizes(9, None)
+    ([9, 3], [10, 4, 2], [9])
+    """
+    sizes = [trials]
+    if halving is None:
+        return sizes
+    if not 2 <= halving < trials:
+        raise ScenarioError(f"halving: got {halving} with {trials} trials; expected: at least 2, and more trials")
+    while (kept := math.ceil(sizes[-1] / halving)) > 1:
+        sizes.append(kept)
+    return sizes
+
+
+def split(plan: Plan, stages: Sequence[int], share: float) -> BudgetSplit:
     """Calibrate the noise with which trials spend a share of the budget, and the run after them the rest.
 
-    Costs of Gaussian uses add up in squares of 1 / noise. So a trial has sqrt(trials (1 - share) / share) times the
-    noise of the run; one factor of both is calibrated on the exact composition.
+    Costs of Gaussian uses add up in squares of 1 / noise. Each of S stages has an equal part of the share. So a trial
+    in a stage of n has sqrt(n S (1 - share) / share) times the noise of the run; one factor of all is calibrated on
+    the exact composition. The noise of all is fixed before the first trial, so the composition holds for any choice of
+    the settings that are kept (docs/research/accounting.md).
 
     Args:
         plan: of the run.
-        trials: their number.
+        stages: number of trials in each.
         share: of the budget, for all trials, in (0, 1).
 
     Raises:
         ScenarioError: no noise keeps the budget.
     """
     privacy = plan.scenario.privacy
-    ratio, delta = math.sqrt(trials * (1 - share) / share), delta_left(privacy.delta, trials + 1)
+    ratios = [math.sqrt(trials * len(stages) * (1 - share) / share) for trials in stages]
+    delta = delta_left(privacy.delta, sum(stages) + 1)
 
     def together(noise: float) -> Compose:
-        trial, run = (plan.charge.with_noise(times * noise, privacy.group_size) for times in (ratio, 1.0))
-        return Compose((Repeat(trial, trials), run))
+        *trials, run = (plan.charge.with_noise(times * noise, privacy.group_size) for times in (*ratios, 1.0))
+        return Compose((*map(Repeat, trials, stages), run))
 
     assert privacy.epsilon is not None, "checked"
     try:
@@ -142,7 +178,8 @@ def split(plan: Plan, trials: int, share: float) -> BudgetSplit:
     except ValueError as error:
         why = plan.charge.keys_beyond(privacy.epsilon, plan.scenario.rounds) or error
         raise ScenarioError(f"tune: no noise keeps privacy.epsilon {privacy.epsilon:g}: {why}") from None
-    return BudgetSplit(ratio * noise, noise, plan.answers.epsilon(together(noise), delta, privacy.precision))
+    epsilon = plan.answers.epsilon(together(noise), delta, privacy.precision)
+    return BudgetSplit(tuple(ratio * noise for ratio in ratios), noise, epsilon)
 
 
 def tune(
@@ -153,6 +190,7 @@ def tune(
     jobs: int | None = None,
     watcher: Watcher | None = None,
     trials: int | None = None,
+    halving: int | None = None,
 ) -> Tuned:
     """Try every combination of a grid's values, and choose one; see :func:`fedamp.extensions.tune.functions.tune`.
 
@@ -164,51 +202,77 @@ def tune(
         jobs: trials at once; default: the number of cores.
         watcher: follows every round and trial.
         trials: number of combinations, drawn from the scenario's public seed; default: all.
+        halving: one part in so many is kept from stage to stage (:func:`stage_sizes`); default: one stage.
 
     Raises:
         ScenarioError: the scenario cannot be tuned, or not by these keys.
         RunFolderError: the folder holds a trial of another grid.
         FedampError: trials are unfinished, or every trial diverged.
     """
-    lists = checked(grid)
-    base = load({})
+    lists, base = checked(grid), load({})
     settings = points(lists) if trials is None else random_points(lists, trials, base.seed)
-    scenarios = [load(each) for each in settings]
+    sizes, scenarios = stage_sizes(len(settings), halving), [load(each) for each in settings]
     plan = _checked_plan(base, scenarios, lists, share)
-    noise, folder = split(plan, len(settings), share), out or TUNED / base.name
-    trials_there = {ledger.parent.name for ledger in (folder / RUNS).glob("*/ledger.json")}
-    if others := sorted(trials_there - {folder_name(each, lists) for each in settings}):
-        found = f"{folder}: it holds a trial of another grid, {others[0]}, whose cost would not be counted"
-        raise RunFolderError(f"{found}; expected: another folder with --out, and fedamp total of both")
-    asked = [_with_noise(each, noise.noise) for each in scenarios]
-    tried, run = (make_plan(each, plan.units, answers=KEPT) for each in (_trial_scenario(base, noise), asked[0]))
-    for each, multiplier in ((tried, noise.trial_noise), (run, noise.noise)):
+    noise, folder = split(plan, sizes, share), out or TUNED / base.name
+    planned = [_with_noise(scenarios[0], noise.noise), *(_trial_scenario(base, each, noise) for each in noise.stages)]
+    plans = [make_plan(each, plan.units, answers=KEPT) for each in planned]
+    for each, multiplier in zip(plans, (noise.noise, *noise.stages), strict=True):
         if each.charge.mechanism != plan.charge.with_noise(multiplier, base.privacy.group_size):
             raise ScenarioError(
                 "tune: a round's cost follows from its rate or noise; expected: no mixing, no auto bands"
             )
     if not folder.exists():
-        check_several([(tried, len(settings)), (run, 1)])
-    swept = sweep(lambda each: _trial_scenario(load(each), noise), lists, folder, jobs, watcher, chosen=settings)
-    records = _trial_records(swept)
-    best = max((each for each in records if each.score is not None), key=lambda each: each.score or 0.0, default=None)
-    if best is None:
-        raise FedampError(f"{swept.folder}: every trial diverged; expected: smaller rates, or more people")
-    chosen = asked[settings.index(best.settings)]
+        check_several(list(zip(plans, (1, *sizes), strict=True)))
+    keys = {STAGE: list(range(1, len(sizes) + 1)), **lists} if len(sizes) > 1 else lists
+
+    def in_stage(stage: int, kept: list[RunSettings]) -> list[RunSettings]:
+        return [{STAGE: stage, **each} if keys is not lists else each for each in kept]
+
+    def trial(each: RunSettings) -> Scenario:
+        own = {key: value for key, value in each.items() if key != STAGE}
+        return _trial_scenario(load(own), noise.stages[each.get(STAGE, 1) - 1], noise)
+
+    kept, asked, records = settings, list[RunSettings](), list[TrialRecord]()
+    for stage, left in enumerate((*sizes[1:], 1), start=1):
+        asked += in_stage(stage, kept)
+        later = [each for following in range(stage + 1, len(sizes) + 1) for each in in_stage(following, settings)]
+        _check_folder(folder, {folder_name(each, keys) for each in asked + later})
+        records = _trial_records(sweep(trial, keys, folder, jobs, watcher, chosen=asked))
+        judged = [each for each in records[-len(kept) :] if each.score is not None]
+        if not judged:
+            raise FedampError(f"{folder}: every trial diverged; expected: smaller rates, or more people")
+        best = [each.settings for each in sorted(judged, key=lambda each: each.score or 0.0, reverse=True)[:left]]
+        kept = [each for each in settings if each in best]
+        if len(kept) == 1:
+            break
+    chosen = _with_noise(scenarios[settings.index(kept[0])], noise.noise)
     record = TuneRecord(
         written_by=f"fedamp {version()}",
         scenario=base.name,
         share=share,
-        trial_noise=noise.trial_noise,
+        trial_noise=noise.stages[0],
         noise=noise.noise,
         epsilon=Bracket.of(noise.epsilon),
         delta=base.privacy.delta,
-        trials=records,
-        chosen=best.settings,
+        trials=tuple(records),
+        chosen=kept[0],
+        stage_noise=noise.stages if halving else None,
     )
-    write_atomically(swept.folder / CHOSEN, chosen.to_yaml().encode())
-    record.write(swept.folder / FILE)
-    return Tuned(record, swept.folder, chosen)
+    write_atomically(folder / CHOSEN, chosen.to_yaml().encode())
+    record.write(folder / FILE)
+    return Tuned(record, folder, chosen)
+
+
+def _check_folder(folder: Path, planned: set[str]) -> None:
+    """Refuse a folder with a trial that is not planned.
+
+    Raises:
+        RunFolderError: it holds one.
+    """
+    there = {ledger.parent.name for ledger in (folder / RUNS).glob("*/ledger.json")}
+    if others := sorted(there - planned):
+        found = f"{folder}: it holds a trial of another grid, {others[0]}, whose cost would not be counted"
+        raise RunFolderError(f"{found}; expected: another folder with --out, and fedamp total of both")
 
 
 def _checked_plan(base: Scenario, scenarios: list[Scenario], grid: Mapping[str, list[Any]], share: float) -> Plan:
@@ -241,17 +305,16 @@ def _with_noise(scenario: Scenario, noise: float) -> Scenario:
     return scenario.model_copy(update={"privacy": privacy})
 
 
-def _trial_scenario(scenario: Scenario, noise: BudgetSplit) -> Scenario:
+def _trial_scenario(scenario: Scenario, multiplier: float, noise: BudgetSplit) -> Scenario:
     """Return a trial; it is judged by its charged evaluation alone, so no model is tested on public records."""
     federation, server = scenario.federation.model_copy(update={"evaluate_every": 0}), scenario.server
     if server.is_linear and scenario.privacy.clip != "auto":  # adam's steps have their size whatever noise is
-        rate = server.learning_rate * noise.noise / noise.trial_noise
-        server = server.model_copy(update={"learning_rate": rate})
+        server = server.model_copy(update={"learning_rate": server.learning_rate * noise.noise / multiplier})
     changes = {"name": f"{scenario.name[:72]}-trial", "federation": federation, "server": server}
-    return _with_noise(scenario.model_copy(update=changes), noise.trial_noise)
+    return _with_noise(scenario.model_copy(update=changes), multiplier)
 
 
-def _trial_records(swept: Sweep) -> tuple[TrialRecord, ...]:
+def _trial_records(swept: Sweep) -> list[TrialRecord]:
     """Return what the trials released.
 
     Raises:
@@ -265,7 +328,9 @@ def _trial_records(swept: Sweep) -> tuple[TrialRecord, ...]:
         if score is None and (summary is None or summary.stopped_because != "diverged"):
             left.append(each.error or f"{each.folder.name} is not finished")
         ends = (None, None, None) if score is None else (score.value, score.lower, score.upper)
-        found.append(TrialRecord(settings=each.settings, score=ends[0], lower=ends[1], upper=ends[2]))
+        settings = {key: value for key, value in each.settings.items() if key != STAGE}
+        stage = each.settings.get(STAGE)
+        found.append(TrialRecord(settings=settings, score=ends[0], lower=ends[1], upper=ends[2], stage=stage))
     if left:
         raise FedampError(f"{swept.folder}: {len(left)} of {len(found)} trials are unfinished ({left[0]})")
-    return tuple(found)
+    return found

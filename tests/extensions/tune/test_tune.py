@@ -2,7 +2,7 @@
 
 import json
 from hashlib import sha256
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 
 import fedamp
 from fedamp import rng
-from fedamp.errors import FedampError, InputError, ScenarioError
+from fedamp.errors import FedampError, InputError, Interrupted, ScenarioError
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.extensions.tune import tune as module
 from fedamp.extensions.tune.sweep import random_points
@@ -96,7 +96,7 @@ def test_random_search_tries_and_pays_for_some_combinations_of_the_grid(tmp_path
     grid = {"server.learning_rate": [0.01, 0.1, 1.0, 2.0], "client.steps": [1, 2]}
     base = scenario(rounds=1)
     found = fedamp.tune(base, grid, tmp_path / "tuned", jobs=1, trials=2).record
-    alone = [module.split(module.make_plan(base, 300), trials, 0.2).trial_noise for trials in (2, 8)]
+    alone = [module.split(module.make_plan(base, 300), [trials], 0.2).stages[0] for trials in (2, 8)]
     assert found.trial_noise == alone[0] < alone[1], "two trials have less noise than eight"
     tried = [trial.settings for trial in found.trials]
     assert tried == random_points(grid, 2, base.seed)
@@ -110,6 +110,48 @@ def test_random_search_tries_and_pays_for_some_combinations_of_the_grid(tmp_path
     assert not (tmp_path / "none").exists()
     drawn = [tuple(map(str, random_points(grid, 2, seed))) for seed in range(200)]
     assert len(set(drawn)) == 28  # each of 28 pairs is missed by 200 draws with a chance of 7e-4; seeds are fixed
+
+
+def test_halving_plays_the_best_again_with_less_noise_for_the_same_budget(tmp_path, known_noise, monkeypatch):
+    """Oracle: everybody is in the one round of each run, so all is one Gaussian use, whose cost has a closed form."""
+    grid = {"server.learning_rate": [0.01, 0.1, 0.5, 1.0, 2.0]}
+    base, folder, real = scenario(rounds=1), tmp_path / "tuned", module.sweep
+
+    def killed_before_stage_2(load, lists, *rest, chosen):
+        if any(each["stage"] == 2 for each in chosen):
+            raise Interrupted("killed")
+        return real(load, lists, *rest, chosen=chosen)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "sweep", killed_before_stage_2)
+        with pytest.raises(Interrupted):
+            fedamp.tune(base, grid, folder, jobs=1, halving=2)
+    first = {run: (run / "ledger.json").read_bytes() for run in begun_runs([folder])}
+    assert len(first) == len(total(list(first))["runs"]) == 5, "what has begun counts without tune.json"
+    tuned = fedamp.tune(base, grid, folder, jobs=1, halving=2)
+    assert {run: (run / "ledger.json").read_bytes() for run in first} == first, "no trial is played twice"
+    record = TuneRecord.read(folder / FILE)
+    assert [trial.stage for trial in record.trials] == [1] * 5 + [2] * 3 + [3] * 2
+    ranks = [{str(each.settings): each.score for each in record.trials if each.stage == stage} for stage in (1, 2, 3)]
+    for before, after in pairwise(ranks):
+        assert set(after) == set(sorted(before, key=before.get, reverse=True)[: len(after)])
+    assert str(record.chosen) == max(ranks[2], key=ranks[2].get)
+    stages = [trials / noise**2 for trials, noise in zip((5, 3, 2), record.stage_noise, strict=True)]
+    assert stages == pytest.approx([sum(stages) / 3] * 3), "stages have equal parts"
+    assert sum(stages) / (sum(stages) + 1 / record.noise**2) == pytest.approx(0.2)
+    mu = brentq(lambda mu: gaussian_delta(6, 1 / mu) - 1e-5, 0.1, 5)
+    assert sum(stages) + 1 / record.noise**2 + 11 / 8.0**2 == pytest.approx(mu**2, rel=2e-3)
+    run = fedamp.run(tuned.scenario, out=tmp_path / "run", anyway=True)
+    whole = total([*begun_runs([folder]), run.folder])
+    assert len(whole["runs"]) == 11
+    assert whole["fixed"]["upper"] == pytest.approx(record.epsilon.upper, rel=1e-3)
+    for halving in (None, 3):
+        with pytest.raises(FedampError, match="of another"):  # whose cost would not be counted
+            fedamp.tune(base, grid, folder, jobs=1, halving=halving)
+    for halving in (1, 5):
+        with pytest.raises(ScenarioError, match=f"halving: got {halving} with 5 trials; expected: at least 2"):
+            fedamp.tune(base, grid, tmp_path / "none", jobs=1, halving=halving)
+    assert not (tmp_path / "none").exists()
 
 
 def test_it_is_resumed_and_plays_no_trial_twice(tuned, monkeypatch):
@@ -132,22 +174,20 @@ def test_a_population_pays_for_all_of_it_or_nothing_starts(tmp_path, monkeypatch
     Population.new(file, [(str(unit), str(unit)) for unit in range(300)], 7.0, 1e-5)
     asked = scenario(**{"privacy.population": str(file)})
     folder = tmp_path / "tuned"
-    tuned = fedamp.tune(asked, GRID, folder, jobs=1)
+    grid = {"server.learning_rate": [0.01, 0.1, 1.0]}
+    tuned = fedamp.tune(asked, grid, folder, jobs=1, halving=2)
     fedamp.run(tuned.scenario, out=tmp_path / "run", anyway=True)
     contents = Population(file).read()
-    assert [(use.name, use.state) for use in contents.uses.values()] == [
-        ("tuned-trial", "settled"),
-        ("tuned-trial", "settled"),
-        ("tuned", "settled"),
-    ]
+    uses = [(use.name, use.state) for use in contents.uses.values()]
+    assert uses == [("tuned-trial", "settled")] * (3 + 2) + [("tuned", "settled")]
     assert 0.5 < contents.spent().max() <= 1
     with pytest.raises(
         PopulationError, match=r"of the budget left, and all of them cost .*; expected: a smaller"
     ) as error:
-        fedamp.tune(asked, GRID, tmp_path / "again", jobs=1)
+        fedamp.tune(asked, grid, tmp_path / "again", jobs=1, halving=2)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "again").exists()
-    assert len(Population(file).read().uses) == 3
+    assert len(Population(file).read().uses) == 6
 
 
 def test_a_trial_that_did_not_end_is_no_reason_to_choose_among_the_others(tmp_path, monkeypatch):
