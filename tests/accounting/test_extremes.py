@@ -83,6 +83,7 @@ EXTREMES = [  # the last ones take longer, by the same paths as others
 def test_answers_are_sound_numbers_without_warnings(mechanism):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".* took", UserWarning)  # which says how busy the machine is
         spent, lost = mechanism.epsilon(1e-5), mechanism.delta(1.0)
         divergences = mechanism.rdp([1.5, 2, 64])
         curve = epsilon_over_rounds(mechanism, 1e-5, [1, 2]) if mechanism.span > 1 else np.zeros(1)
