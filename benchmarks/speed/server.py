@@ -105,7 +105,7 @@ def _measured(machines: Machines) -> dict[str, Any]:
     return {
         "cpu_seconds_a_round": {part: round((after[part] - before[part]) / rounds, 2) for part in before},
         "requests_a_round": {
-            name.partition("/")[2]: round(number / rounds, 1)
+            name: round(number / rounds, 1)
             for name, number in sorted((asked_later - asked).items())
             if number / rounds >= 0.5
         },

@@ -19,7 +19,7 @@ free="import socket; s = [socket.create_server(('127.0.0.1', 0)) for _ in range(
 set -- $("$python" -c "$free")
 PORT=$1 inner=$2 runtime_site0=$3 runtime_site1=$4 runtime_site2=$5 began=$(date +%s)
 export HOST=127.0.0.1 PORT FLWR_HOME="$top/flwr" FEDAMP_HOME="$top/fedamp" FEDAMP_CACHE="$top/cache" OMP_NUM_THREADS=1
-export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2 FLWR_LOG_LEVEL=INFO
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_LOG_LEVEL=INFO
 
 say() { echo "$(($(date +%s) - began)) s: $*"; }
 power_cut() {  # all that runs of it: its groups, and what Flower started in sessions of their own

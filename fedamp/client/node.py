@@ -44,6 +44,7 @@ from fedamp.errors import DeploymentError
 
 FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
 PAUSE = 5.0  # seconds before a process is started again
+TASK_LOOK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds until a message's process is asked for; Flower: 1
 LARGEST_SKEW = timedelta(seconds=3)  # of two clocks that tell the same time; dates are in whole seconds
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # A pool of threads that is there when a process forks is broken in the fork.
@@ -110,7 +111,7 @@ class _Node:
         if why_not:
             say_line(f"each message gets a process of its own, as Flower starts it: {why_not}")
         path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
-        self._environment = os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
+        self._environment = TASK_LOOK | os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
         self._lasting = not why_not
 
     def run(self) -> int:

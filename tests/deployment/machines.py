@@ -38,10 +38,11 @@ class Machines:
         folder: a subfolder for the server, and one for every node.
         names: of the nodes.
         hosts: where each machine has a user, a disk and an address of its own; left out: all share those of this one.
+        code: where the fedamp is that all run; it may change between two starts.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], hosts: Hosts | None = None) -> None:
-        self.folder, self.names, self.hosts = folder, list(names), hosts
+    def __init__(self, folder: Path, names: Sequence[str], hosts: Hosts | None = None, code: Path = ROOT) -> None:
+        self.folder, self.names, self.hosts, self.code = folder, list(names), hosts, code
         self.port, self.inner_port = free_port(), free_port()  # of the proxy; of the SuperLink
         self.processes: dict[str, subprocess.Popen] = {}
         if hosts is None:
@@ -233,10 +234,9 @@ class Machines:
             "FLWR_HOME": str(self.folder / ("flwr" if self.hosts is None else f"{machine}/.flwr")),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2"),
             "OMP_NUM_THREADS": "1",
             "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(self.code),
         }
 
 

@@ -334,8 +334,6 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
     place = terms.context(round_, order.clips, bytes(asked["attempt"]))
     with own.alone():
         if exchange == "keys":
-            if round_ <= own.memory.signed:
-                raise DeploymentError(f"this node has signed the survivors of round {own.memory.signed} already")
             if int(asked["last"]) > own.memory.signed:
                 raise DeploymentError("this node has no record of a round that it signed; was an older state restored?")
             question = bytes(asked["question"])
@@ -343,7 +341,8 @@ def answer(order: RoundOrder, context: Context, hosted: set[int], whose: Iterabl
                 terms.settings, place, own.name, own.agreement.digest, question, own.memory.signed
             )
             reply = member.keys(own.key)
-            own.member = member
+            if round_ > own.memory.signed:  # else the keys only prove which round was signed: their secrets are dropped
+                own.member = member
             return reply
         member, data = own.member, bytes(asked["data"])
         if member.context != place:

@@ -70,6 +70,7 @@ class _RoundAttempt:
         orders: to train, of each name.
         collector: of the attempt.
         timeout: seconds of each exchange.
+        is_lost: whether too many nodes have signed the survivors of another attempt, which has not ended.
     """
 
     grid: Grid
@@ -78,14 +79,16 @@ class _RoundAttempt:
     orders: dict[str, RoundOrder]
     collector: Collector
     timeout: float
+    is_lost: bool = False
 
 
 class SecureSums(ClippedSums):
     """Aggregator that learns the noisy sum of the nodes that answered, and no node's.
 
     A node that fails in any exchange drops out of the round. With fewer than were agreed on nothing is released, and
-    the round can be played again with new keys. In a simulation no message of the protocol is sent; the release adds
-    noise of the same law.
+    the round can be played again with new keys. But where more nodes have signed its survivors than may drop out, it is
+    lost: nobody learns its sum any more, and zeros are released in its place. In a simulation no message of the
+    protocol is sent; the release adds noise of the same law.
 
     Args:
         plan: of the run; its ``agreed`` are the terms.
@@ -121,7 +124,7 @@ class SecureSums(ClippedSums):
             shapes: of the sums, by name.
 
         Returns:
-            Orders for the nodes that have dealt shares.
+            Orders for the nodes that have dealt shares; none if the round is lost.
         """
         self._round = None
         if not self.plays(grid):
@@ -143,7 +146,10 @@ class SecureSums(ClippedSums):
             deadline = self.plan.scenario.federation.round_deadline
             self._round = _RoundAttempt(grid, told, node_of, by_name, collector, deadline)
             keys = self._exchange("keys", {name: questions[name] for name in asked}, lambda name: KEYS)
-            lists = collector.members(self._signed(keys, context))
+            keys = self._without_spent(self._signed(keys, context), any_order)
+            if self._round.is_lost:
+                return {}
+            lists = collector.members(keys)
             told_lists = {name: {"data": data} for name, data in lists.items()}
             sizes = {name: SHARES * collector.neighbours_of(name) + 2 * DIGEST for name in lists}
             boxes = collector.shares(self._exchange("shares", told_lists, sizes.__getitem__))
@@ -158,12 +164,17 @@ class SecureSums(ClippedSums):
         total = (
             super().aggregate(replies, asked) if self._round is None else self._unmasked(self._round, replies, asked)
         )
-        total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1
+        if total.noisy_nodes != 0:  # else it is lost
+            total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1
         return total
 
     def _unmasked(self, current: _RoundAttempt, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
         """Agree with the nodes on the survivors, and take the masks off their sum."""
         collector = current.collector
+        if current.is_lost:
+            self._round = None
+            zeros = {name: array for name, array in asked.model.zeros().items() if name != SIDE_SUM}
+            return Aggregate(zeros, len(current.orders), errors=collector.errors, noisy_nodes=0, noisy_count=0.0)
         survivors = collector.masked(self._data(replies, current.orders))
         names = [collector.list.names[number] for number in sorted(collector.survivors)]
         to = {name: {"data": survivors} for name in names}
@@ -184,7 +195,7 @@ class SecureSums(ClippedSums):
         for error in collector.errors:
             log.warning("secure aggregation: %s", error)
         self._round = None
-        total = Aggregate(sums, len(asked.orders), units, nodes=nodes, errors=collector.errors)
+        total = Aggregate(sums, len(current.orders), units, nodes=nodes, errors=collector.errors)
         total.noisy_nodes, total.noisy_count = len(names), count
         if impossible := self._impossible(sums, count, len(names), units, asked):
             total.impossible = f"round {round_}: {impossible}"
@@ -241,6 +252,22 @@ class SecureSums(ClippedSums):
             except (KeyError, ValueError) as error:
                 self._round.collector.errors.append(f"node {name}: {in_one_line(error)}")
         return found
+
+    def _without_spent(self, keys: dict[str, bytes], order: RoundOrder) -> dict[str, bytes]:
+        """Leave out the nodes that have signed the round's survivors before, and find out whether it is lost.
+
+        Nodes of a later round are no reason for zeros: then the server's run folder is of an older state.
+        """
+        assert self._round is not None
+        last = {name: MemberKeys.read(data).last for name, data in keys.items() if len(data) == KEYS}
+        spent = {name: round_ for name, round_ in last.items() if round_ >= order.round}
+        told = [f"node {name}: it has signed the survivors of round {round_} already" for name, round_ in spent.items()]
+        self._round.collector.errors += told
+        if order.trains and list(spent.values()).count(order.round) > self.terms.settings.dropped:
+            self._round.is_lost = True
+            why = "nodes have signed its survivors, and that attempt has not ended"
+            log.warning("round %d is lost: %d %s; it is charged, and adds zero", order.round, len(spent), why)
+        return {name: data for name, data in keys.items() if name not in spent}
 
     def _exchange(
         self, exchange: str, to: Mapping[str, Mapping[str, Any]], size: Callable[[str], int]

@@ -24,6 +24,7 @@ from fedamp.extensions.secure.participant import (
     sums_of,
     words_of,
 )
+from fedamp.extensions.secure.protocol import MemberKeys
 from fedamp.extensions.secure.secure_sums import honest_norm
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.runs.folder import RunFolder
@@ -205,7 +206,10 @@ def test_a_round_is_unmasked_once(played):
     assert played.ask_node("site0", first) == ""
     assert played.ask_node("site0", first) == ""  # the same question has the same answer
     assert "other survivors" in played.ask_node("site0", changed(first, survivors=fewer))
-    assert "round 1 already" in played.ask_node("site0", to(played, "keys", "site0"))
+    before = round_file(played).read_bytes()
+    assert played.ask_node("site0", to(played, "keys", "site0")) == ""
+    assert MemberKeys.read(played.seen_last).last == 1
+    assert round_file(played).read_bytes() == before  # it enters no attempt with these keys
     memory = next((played.folder / "site0" / "state").glob("*.json"))
     assert NodeMemory.from_json(memory.read_bytes()).signed == 1
     assert memory.stat().st_mode & 0o077 == 0
@@ -655,3 +659,23 @@ def test_the_server_may_know_the_agreement(tmp_path):
     (tmp_path / "agreement.json").write_text("{}")
     told = small("data={name: digits, clients: 20}", SECURE, "federation.agreement=agreement.json")
     assert told.federation.agreement == "agreement.json"
+
+
+def test_a_round_that_ends_after_its_signatures_is_lost_and_the_run_goes_on(tmp_path):
+    """Its nodes sign no other set of survivors, so nobody can learn a sum of it any more."""
+    consortium = Consortium(tmp_path, PLAIN_NOISE, "check_in={scheme: all}")
+    consortium.dropped = {"unmask": list(FIVE)}
+    with pytest.raises(FederationError, match="helped to unmask"):
+        consortium.play()
+    consortium.dropped = {}
+    before = consortium.strategy.state.parameters
+    lost = consortium.play()
+    assert lost.state.round == 1
+    assert all(np.array_equal(array, before[name]) for name, array in lost.state.parameters.items())
+    found = lost.collected
+    assert (found.noisy_nodes, found.missing_nodes, found.noise_surplus) == (0, 5, None)
+    assert consortium.play().collected.noisy_nodes == 5
+    # A run folder that is older than that is no reason for zeros: those rounds have been released.
+    consortium.strategy = consortium.prepared.strategy(consortium.prepared.state)
+    with pytest.raises(FederationError, match=r"0 nodes sent keys.*has signed the survivors of round 2 already"):
+        consortium.play()
