@@ -127,10 +127,9 @@ def test_the_pages_show_what_is_stored(monkeypatch):
     for name, schemes in lora_remedies.SCHEMES.items():
         monkeypatch.setitem(TASKS, name, replace(lora_remedies.FACTORS, schemes=schemes))
     runs, ways, remedies = (Bench(each.RESULTS, False).runs for each in (federations, submodels, lora_remedies))
-    short = federations.table(runs, "sections", federations.SHORT, federations.README_BUDGETS)
     noisy = correlated.stored()
     stored = (
-        (ROOT / "README.md", "federations: sections, short", short),
+        (ROOT / "README.md", "federations: sections, short", federations.short_table(runs)),
         (ROOT / "README.md", "federations: worth", federations.worth(runs)),
         (demo.PAGE, "demo", demo.told(json.loads(demo.RESULTS.read_text())["accuracies"])),
         (simulation.PAGE, "table: simulation", simulation.in_markdown(json.loads(simulation.RESULTS.read_text()))),

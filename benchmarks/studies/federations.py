@@ -307,23 +307,33 @@ def tested(runs: Iterable[Run]) -> dict[Cell, list[float]]:
 
 
 def table(
-    runs: list[Run], task: str, schemes: Iterable[str] | None = None, epsilons: Sequence[float] | None = None
+    runs: list[Run],
+    task: str,
+    schemes: Iterable[str] | None = None,
+    epsilons: Sequence[float] | None = None,
+    costs: bool = True,
 ) -> str:
-    """In Markdown: a scheme a row, with what it costs a device in the whole run."""
+    """In Markdown: a scheme a row, with what it costs a device in the whole run, unless all schemes cost the same."""
     found, epsilons = tested(runs), epsilons or TASKS[task].epsilons
-    heads = [f"ε = {epsilon:g}" for epsilon in epsilons]
-    lines = [f"| | {' | '.join(heads)} | work | sent |", f"| --- |{' --- |' * (len(heads) + 2)}"]
+    heads = [*(f"ε = {epsilon:g}" for epsilon in epsilons), *(["work", "sent"] if costs else [])]
+    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for name in schemes or TASKS[task].schemes:
         scheme = TASKS[task].schemes[name]
         values = [found.get(Cell(task, name, epsilon if scheme.private else None)) for epsilon in epsilons]
         if any(values):
-            cost = device_cost(task, name)
-            sent = amount_of_bytes(round(cost.bytes))
-            costs = f"{cost.work:.0%} | {sent}"
-            lines.append(f"| {scheme.words} | {' | '.join(map(_spread, values))} | {costs} |")
+            shown = [_spread(value) for value in values]
+            if costs:
+                cost = device_cost(task, name)
+                shown += [f"{cost.work:.0%}", amount_of_bytes(round(cost.bytes))]
+            lines.append(f"| {scheme.words} | {' | '.join(shown)} |")
     seeds = {run.seed for run in runs if run.task == task and not run.tuning}
     caption = f"Mean ± standard deviation over {len(seeds)} seeds." if seeds else "Not measured yet."
     return "\n".join([*lines, "", caption])
+
+
+def short_table(runs: list[Run]) -> str:
+    """The table of the first page; its schemes cost a device the same."""
+    return table(runs, "sections", SHORT, README_BUDGETS, costs=False)
 
 
 def _spread(values: list[float] | None) -> str:
@@ -378,7 +388,7 @@ def on_made_up_records(task: str, scheme: str | None = None, seed: int = 1) -> R
 def put_tables(runs: list[Run]) -> None:
     """All tables, each in its place."""
     page = ROOT / "docs" / "research" / "federations.md"
-    put_in(ROOT / "README.md", "federations: sections, short", table(runs, "sections", SHORT, README_BUDGETS))
+    put_in(ROOT / "README.md", "federations: sections, short", short_table(runs))
     put_in(ROOT / "README.md", "federations: worth", worth(runs))
     for task in TASKS:
         if task not in ("frontier", "authors"):  # a picture shows the one, and results alone hold the other
@@ -464,7 +474,7 @@ def worth(runs: list[Run], epsilon: float = 1.0) -> str:
         f"{score('unamplified', epsilon):.1f} %. With correlated noise "
         f"k of T reaches\n{score('banded', most):.1f} % at epsilon {most:g}, where Poisson sampling reaches "
         f"{score('poisson', most):.1f} %:\n{gains.mean():.1f} ± {half:.1f} points more (95 % interval of {len(gains)} "
-        f"seeds, the best of {len(budgets)} budgets)."
+        f"seeds), the largest gain at {len(budgets)} epsilons."
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedamp import rng
 from fedamp.accounting import Allocation, Mechanism, Repeat
 from fedamp.base.arrays import Floats
+from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn, UnitIds
 
 
@@ -19,6 +20,7 @@ class AlternatingCheckIn(CheckIn):
     """
 
     scheme: Literal["alternating"] = "alternating"
+    keeps = frozenset({facts.UNITS_INDEPENDENT})  # each unit has a coin of its own
 
     def cohorts(self, rounds: int, units: int, seed: int) -> Iterator[UnitIds]:
         """Draw one coin a unit, from a stream of its own purpose; then no round draws anything."""

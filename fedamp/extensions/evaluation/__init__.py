@@ -2,7 +2,7 @@
 
 No public test set is needed: each client holds out a part of its records and scores the model on them. It contributes a
 vector of norm at most 1, the sum gets Gaussian noise, and the charge is part of the run's epsilon. The intervals of a
-released share follow Fieller (1954); docs/studies.md, "Evaluation on people's own records", has the formulas.
+released share follow Fieller (1954): :func:`~fedamp.extensions.evaluation.section.share_of`.
 
 The scenario gets the section ``evaluation`` (:mod:`~fedamp.extensions.evaluation.section`), a node's policy the key
 ``metrics`` (:mod:`~fedamp.extensions.evaluation.policy`), and the ledger the keys of a side sum
