@@ -75,7 +75,8 @@ def test_each_alarm_says_what_to_do():
     for rule in rules():
         assert rule["annotations"].keys() == {"summary", "do"}, rule["alert"]
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
-    listed = re.findall(r"`([A-Z]\w+)`", text("docs/operations.md").partition("## Monitor runs")[2].partition("\n## ")[0])
+    page = text("docs/operations.md").partition("## Monitor runs")[2].partition("\n## ")[0]
+    listed = re.findall(r"`([A-Z]\w+)`", page)
     assert listed == [rule["alert"] for rule in rules()]
 
 
