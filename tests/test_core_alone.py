@@ -3,6 +3,7 @@
 What an extension adds is refused there in one line, which names what the core does not know.
 """
 
+import itertools
 import json
 import subprocess
 import sys
@@ -36,7 +37,8 @@ for words in json.loads(sys.argv[1]):
     try:
         main()
     except SystemExit as end:
-        print(f"exit {end.code or 0}", flush=True)
+        for stream in (sys.stdout, sys.stderr):
+            print(f"exit {end.code or 0}", file=stream, flush=True)
 import fedamp
 
 assert not hasattr(fedamp, "sweep")
@@ -65,6 +67,13 @@ with opened(scenario, Path("run"), resume=False) as (folder, seed):
     grid = Deployment({name: {"hosts": units} for name, units in nodes.items()})
     play(prepare(scenario, seed), grid, folder, Observer())
 print([len(round_) for round_ in grid.replies])
+from fedamp.__main__ import main
+
+sys.argv = ["fedamp", "verify", "run"]
+try:
+    main()
+except SystemExit as end:
+    print(f"exit {end.code or 0}")
 assert not [name for name in sys.modules if name.startswith("fedamp.extensions")]
 """
 )
@@ -88,42 +97,70 @@ EXTENSIONS = {  # a command of each, and its name in the line about it
 }
 
 
+REFUSED = {  # keys of extensions, and words about each
+    "privacy.population=people.db": "privacy.population=people.db: unknown key",
+    "aggregation={scheme: secure}": "aggregation",
+    "evaluation={on: clients, noise_multiplier: 5}": "noise_multiplier: 5}: unknown key",
+    "model.local=[output]": "model.local: no extension keeps parameters with their client",
+}
+
+
 def alone(folder, *commands):
-    """Run commands without extensions; returns the last lines that each printed, and the lines of errors."""
+    """Run commands in one process without extensions; returns lines of output and of errors, by command."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(commands)], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("\n"), but_patience(done.stderr).splitlines()
+    streams = []
+    for text in (done.stdout, but_patience(done.stderr)):
+        lines = text.splitlines()
+        ends = [place for place, line in enumerate(lines, 1) if line.startswith("exit ")]
+        assert len(ends) == len(commands)
+        streams.append([lines[start:end] for start, end in itertools.pairwise([0, *ends])])
+    return list(zip(*streams, strict=True))
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """What the commands of the core print about its scenarios, and where the runs are."""
+    """A folder with runs of the core's scenarios, and what each of all commands printed there, by its words."""
     folder, commands = tmp_path_factory.mktemp("alone"), []
     for name, changes in SCENARIOS.items():
         changed = [word for change in (*SHORT, *changes) for word in ("--set", change)]
         run = ["run", str(ROOT / f"scenarios/{name}.yaml"), *changed, "--engine", "serial", "--quiet", "--anyway"]
         commands += [[*run, "--out", name], ["verify", name], ["privacy", f"{name}/scenario.yaml"]]
-    return folder, *alone(folder, *commands)
+    commands += [command.split() for command in EXTENSIONS]
+    run = ["run", str(ROOT / "scenarios/digits.yaml"), "--engine", "serial", "--out", "run", "--set"]
+    commands += [[*run, key] for key in REFUSED]
+    done = alone(folder, *commands)
+    return folder, {" ".join(words): each for words, each in zip(commands, done, strict=True)}
 
 
 def test_the_scenarios_of_the_core_run_and_are_verified(played):
-    folder, printed, errors = played
-    assert errors == []
-    assert [line for line in printed if line.startswith("exit")] == ["exit 0"] * 3 * len(SCENARIOS)
+    folder, printed = played
+    own = list(printed.values())[: 3 * len(SCENARIOS)]
+    assert [errors for _, errors in own] == [["exit 0"]] * len(own)
     for name in SCENARIOS:
         summary = json.loads((folder / name / "summary.json").read_text())
         assert (summary["stopped_because"], summary["rounds_completed"]) == ("finished", 2)
         assert 0 < summary["epsilon"]["upper"] <= summary["unamplified_epsilon"]["upper"]
 
 
-def test_a_command_of_a_hidden_extension_is_one_line(tmp_path):
-    _, errors = alone(tmp_path, *(command.split() for command in EXTENSIONS))
-    assert len(errors) == len(EXTENSIONS)
-    for line, name in zip(errors, EXTENSIONS.values(), strict=True):
-        assert line.startswith(f"error: No such command '{name}'")
-        assert line.endswith("; see fedamp --help")
+@pytest.mark.parametrize("command", EXTENSIONS)
+def test_a_command_of_a_hidden_extension_is_one_line(played, command):
+    _, printed = played
+    line, end = printed[command][1]
+    assert line.startswith(f"error: No such command '{EXTENSIONS[command]}'")
+    assert line.endswith("; see fedamp --help")
+    assert end == "exit 2"
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_key_of_a_hidden_extension_is_refused(played, key):
+    folder, printed = played
+    [(line, end)] = [errors for words, (_, errors) in printed.items() if words.endswith(f"--set {key}")]
+    assert REFUSED[key] in line
+    assert end == "exit 2"
+    assert not (folder / "run").exists()
 
 
 def test_a_server_and_two_nodes_play_a_run(tmp_path):
@@ -131,28 +168,10 @@ def test_a_server_and_two_nodes_play_a_run(tmp_path):
         [sys.executable, "-c", DEPLOYED, str(ROOT)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[2, 2]", "both nodes answered in both rounds"
+    told = done.stdout.splitlines()
+    assert "[2, 2]" in told, "both nodes answered in both rounds"
+    assert told[-1] == "exit 0", "the run is verified"
     summary, ledger = (json.loads((tmp_path / "run" / f"{name}.json").read_text()) for name in ("summary", "ledger"))
     assert (summary["stopped_because"], summary["rounds_completed"]) == ("finished", 2)
     assert summary["clients_trained"] == summary["clients_scheduled"] == 120
     assert ledger["epsilon_nodes"]["upper"] >= ledger["whole_run_epsilon"]["upper"]
-    [*printed, _], errors = alone(tmp_path, ["verify", "run"])
-    assert errors == []
-    assert printed[-1] == "exit 0"
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [
-        ("privacy.population=people.db", "privacy.population=people.db: unknown key"),
-        ("aggregation={scheme: secure}", "aggregation"),
-        ("evaluation={on: clients, noise_multiplier: 5}", "noise_multiplier: 5}: unknown key"),
-        ("model.local=[output]", "model.local: no extension keeps parameters with their client"),
-    ],
-)
-def test_a_key_of_a_hidden_extension_is_refused(tmp_path, key, words):
-    run = ["run", str(ROOT / "scenarios/digits.yaml"), "--set", key, "--engine", "serial", "--out", "run"]
-    _, errors = alone(tmp_path, run)
-    assert len(errors) == 1
-    assert words in errors[0]
-    assert not (tmp_path / "run").exists()

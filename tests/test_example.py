@@ -60,6 +60,7 @@ def test_its_schemes_meet_their_contracts_and_are_charged_for_them(package):
 PRICE = """
 import json, sys
 import fedamp
+from fedamp.__main__ import main
 from tests.test_example import SCENARIO
 
 raw = SCENARIO | {"privacy": SCENARIO["privacy"] | json.loads(sys.argv[1])}
@@ -73,7 +74,9 @@ print(json.dumps({
     "assumptions": run.ledger.assumptions,
     "card": str(run),
     "by_round": [record.epsilon_upper for record in run.rounds],
-}))
+}), flush=True)
+sys.argv = ["fedamp", "verify", sys.argv[2]]
+main()
 """
 SCENARIO = {
     "name": "foreign",
@@ -93,7 +96,8 @@ def test_a_scheme_that_has_met_no_contract_is_charged_openly_or_says_so(package,
     settings, out = json.dumps({"unchecked": unchecked}), package / f"run-{unchecked}"
     done = called(package, "-c", PRICE, settings, out, cache="nothing-passed")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told, verified = done.stdout.split("\n", 1)
+    told = json.loads(told)
     open_, hidden = (Repeat(Gaussian(1.0), rounds).epsilon(1e-5).upper for rounds in (5, 3))
     if not unchecked:
         assert told["upper"] == pytest.approx(open_, rel=1e-6)
@@ -109,9 +113,7 @@ def test_a_scheme_that_has_met_no_contract_is_charged_openly_or_says_so(package,
         assert "fedamp_blocks.check_in:AlternatingCheckIn of fedamp-blocks 0.1" in told["said"]
         assert told["ledger"] == told["said"]
         assert told["said"] in told["card"]
-    checked = called(package, "-m", "fedamp", "verify", out, cache="nothing-passed")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert ("no contract has tested" in checked.stdout) == unchecked
+    assert ("no contract has tested" in verified) == unchecked
 
 
 NAMED = """
