@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 
 from fedamp import api
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.accounting.bounds import Method
+from fedamp.accounting.bounds import Method, Origin
 from fedamp.accounting.sampling import PRECISION
 from fedamp.errors import ScenarioError
 from fedamp.federation.plan import make_plan
@@ -65,7 +65,7 @@ def test_what_is_said_of_an_epsilon_is_said_of_that_number():
         fresh = first.epsilon(delta_left(plan.scenario.privacy.delta))
         assert spent.upper == plan.charge.epsilon_by_round[rounds - 1]
         assert spent.lower <= spent.upper
-        assert spent.origin == (fresh.origin if spent.upper == fresh.upper else Method.CURVE.with_facts())
+        assert spent.origin == (fresh.origin if spent.upper == fresh.upper else Origin(Method.CURVE))
         said.append(spent.origin.method)
     assert Method.CURVE in said
     assert said[-1] is not Method.CURVE

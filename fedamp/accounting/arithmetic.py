@@ -157,13 +157,10 @@ def normal_mass(low: ArrayLike, high: ArrayLike) -> Array:
         density = np.exp(-((middle[..., None] + half[..., None] * nodes) ** 2) / 2) / np.sqrt(2 * np.pi)
         mass = np.asarray(half * (density @ weights))
     wide = ~(half < 0.1)
-    mass[wide] = np.array(list(map(_normal_cdf, high[wide]))) - np.array(list(map(_normal_cdf, low[wide])))
+    ends = np.concatenate([high[wide], low[wide]]) / -math.sqrt(2)
+    below, under = np.reshape(list(map(math.erfc, ends)), (2, -1)) / 2
+    mass[wide] = below - under
     return mass
-
-
-def _normal_cdf(z: float) -> float:
-    """Return the standard normal distribution function."""
-    return math.erfc(-z / math.sqrt(2)) / 2
 
 
 def gaussian_delta(signal: Array, epsilon: Array | float, side: int) -> Array:
@@ -307,7 +304,7 @@ def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., An
                 ):  # numbers out of range are infinite if compiled
                     if left >= 0:
                         return function(
-                            *(each.tolist() if isinstance(each, np.ndarray) else each for each in arguments)
+                            *[each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
                         )
                 return _by_numba(function, **options)(*arguments)
             if _inner_loops:
@@ -337,24 +334,17 @@ def _compile_inner_loops() -> None:
     _inner_loops.clear()
 
 
-def hockey_stick_profile(log_ratio: Array, mass_in: Array, infinite: float) -> tuple[Array, Array]:
+@compiled()
+def hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: ignore[no-untyped-def]
     """Compute the profile of a finite law from its right end, so that everything summed is positive.
+
+    Arrays that are made outside take nothing to compile.
 
     Args:
         log_ratio, mass_in: shape (n,), those of ``Points``.
         infinite: P-mass where X is infinite.
-
-    Returns:
-        Slope and delta at each point, both of shape (n,); see ``PointProfile``.
+        slope, delta: shape (n,): of each point, to be filled; see ``PointProfile``.
     """
-    slope, delta = np.empty(len(log_ratio)), np.empty(len(log_ratio))
-    _hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta)
-    return slope, delta
-
-
-@compiled()
-def _hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: ignore[no-untyped-def]
-    """Fill the profile; see ``hockey_stick_profile``. Arrays that are made outside take nothing to compile."""
     steepness, height = 0.0, infinite
     for i in range(len(log_ratio) - 1, -1, -1):
         if i + 1 < len(log_ratio):
@@ -470,19 +460,6 @@ def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # t
     return lattice_in, lattice_out
 
 
-def scale_and_shift(values: Array, scale: float, shifts: Array, counts: NDArray[np.int32]) -> None:
-    """Multiply each row's numbers by ``scale``, and add the shift of their class, in place.
-
-    Args:
-        values: shape (draws, rounds).
-        scale: one number.
-        shifts: of each class, shape (n,).
-        counts: how many numbers of a row are of each class, in order, shape (draws, n).
-    """
-    values *= scale
-    values += np.repeat(np.broadcast_to(shifts, counts.shape).ravel(), counts.ravel()).reshape(values.shape)
-
-
 @compiled(nogil=True)
 def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # type: ignore[no-untyped-def]
     """Replace each uniform number by the value whose part of [0, 1) it falls in.
@@ -515,28 +492,28 @@ def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # typ
     return sums
 
 
-def symmetric_means(
-    ratios: Array, rate: float, tails: Array, beginnings: NDArray[np.int64], fewest: int
-) -> tuple[Array, float]:
-    """Return means of elementary symmetric polynomials of rows of ratios, after several beginnings.
+@compiled(nogil=True)
+def symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # type: ignore[no-untyped-def]
+    """Compute means of elementary symmetric polynomials of rows of ratios, after several beginnings.
 
     It is sum_h tails[j, h] p_h after the first ``beginnings[j]`` rounds (ascending, the last all of them), p_h = e_h
     q^h (1 - q)^(r - h): but for the ratios the chance of h successes at rate q, so that the recursion has the scale of
     a probability. Only numbers of successes from which ``fewest`` can still be reached are kept.
 
+    Many draws at a time, side by side, so that the inner loop is one of vector instructions. Loops in place of slices,
+    and arrays made outside, compile in a fifth of the time.
+
+    Args:
+        ratios: shape (draws, rounds).
+        rate: q.
+        tails: shape (n, k + 1).
+        beginnings: numbers of rounds, shape (n,).
+        fewest: the fewest rounds that a person takes part in.
+        means: shape (draws, n), to be filled.
+        rows: room for weights, growth and the k + 1 numbers of successes, shape (k + 3, ``SIDE_BY_SIDE``).
+
     Returns:
-        Means, shape (draws, beginnings), and the largest prod max(1, 1 - q + q x), beyond which nothing grows.
-    """
-    means, rows = np.empty((len(ratios), len(beginnings))), np.empty((tails.shape[1] + 2, SIDE_BY_SIDE))
-    return means, _symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows)
-
-
-@compiled(nogil=True)
-def _symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # type: ignore[no-untyped-def]
-    """Fill the means, and return the largest growth; see ``symmetric_means``.
-
-    Many draws at a time, side by side, so that the inner loop is one of vector instructions. The first two ``rows`` are
-    for weights and growth. Loops in place of slices, and arrays made outside, compile in a fifth of the time.
+        The largest prod max(1, 1 - q + q x), beyond which nothing grows.
     """
     draws, rounds = ratios.shape
     k, side, none, largest = tails.shape[1] - 1, rows.shape[1], 1.0 - rate, 0.0
@@ -689,16 +666,9 @@ def log_products(ratios: Array, odds: float) -> Array:
     return sums + list(map(math.log, products.tolist()))
 
 
-def sums_of_logs(a: Array, b: Array, scales: Array, stakes: Array) -> Array:
-    """Return sums of log(1 + stake (a - scale b)+) at each scale and its stake; ``scales`` increase."""
-    total = np.zeros(len(scales))
-    _sums_of_logs(a, b, scales, stakes, total)
-    return total
-
-
 @compiled(nogil=True)
-def _sums_of_logs(a, b, scales, stakes, total):  # type: ignore[no-untyped-def]
-    """Add the sums to ``total``; see ``sums_of_logs``."""
+def sums_of_logs(a, b, scales, stakes, total):  # type: ignore[no-untyped-def]
+    """Add log(1 + stake (a - scale b)+) of each draw to ``total``, at each scale and its stake; ``scales`` increase."""
     for d in range(len(a)):
         for i in range(len(scales)):
             value = a[d] - scales[i] * b[d]

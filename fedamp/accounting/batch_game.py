@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedamp.accounting.arithmetic import TRANSFORM, UNIT, Array, gaussian_delta, lattice_below
-from fedamp.accounting.bounds import Bounds, Method
+from fedamp.accounting.bounds import Bounds, Method, Origin
 from fedamp.accounting.law import Law
 
 MOST_BATCHES = 1000  # of a run whose game is played: some ten seconds
@@ -142,7 +142,7 @@ def narrowed_by_game(game: BatchGame, found: Bounds, delta: float) -> Bounds:
     slope = math.log(game.delta(low, game.cells[:2], 1) / game.delta(1.01 * low, game.cells[:2], 1)) / (0.01 * low)
     while high < found.upper:
         if (reached := game.delta(high, game.cells, 1)) <= delta:
-            return Bounds(lower, high, Method.GAME.with_facts())
+            return Bounds(lower, high, Origin(Method.GAME))
         high = (high + 1.05 * math.log(reached / delta) / slope) * (1 + 1e-4)
     return Bounds(lower, found.upper, found.origin)
 

@@ -23,6 +23,7 @@ from fedamp.accounting.bounds import (
     DeltaAt,
     Method,
     NotEvaluable,
+    Origin,
     ProbabilityField,
     Question,
     Relation,
@@ -270,7 +271,7 @@ class WithoutReplacement(Mechanism):
             answer = drawn.delta(inner, points=question.points)
             return Bounds(0.0, share * answer.upper, answer.origin)
         if question.delta >= share:
-            return Bounds(0.0, 0.0, Method.RARE_BATCH.with_facts())
+            return Bounds(0.0, 0.0, Origin(Method.RARE_BATCH))
         answer = drawn.epsilon(question.delta / share, points=question.points)
         upper = math.log1p(share * math.expm1(answer.upper)) if answer.upper < 700 else answer.upper
         return Bounds(0.0, upper, answer.origin)

@@ -24,68 +24,51 @@ from fedamp.accounting.arithmetic import UNIT, Array
 # Checks of arguments: each returns the value, or raises ``ValueError`` with one line that names the argument.
 
 
-def check_number(name: str, value: object) -> float:
-    """Return a real number as float; ValueError: a boolean, NaN, or no number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
-        raise _wrong_value(name, "a number", value)
-    return float(value)
+def check_number(
+    name: str,
+    value: object,
+    smallest: float = -math.inf,
+    largest: float = math.inf,
+    expected: str = "a number",
+) -> float:
+    """Return a real number in a range as float; booleans and NaN are refused.
 
+    Args:
+        name: of the argument, for the error.
+        value: to check.
+        smallest, largest: both ends are accepted.
+        expected: the range in words, for the error.
 
-def _wrong_value(name: str, what: str, value: object) -> ValueError:
-    """Build the error for an argument."""
-    return ValueError(f"{name} must be {what}, got {value!r}")
+    Raises:
+        ValueError: it is no such number.
 
-
-def check_positive(name: str, value: object) -> float:
-    """Return a finite number > 0, or raise ValueError."""
-    if not 0 < (checked := check_number(name, value)) < math.inf:
-        raise _wrong_value(name, "> 0 and finite", value)
-    return checked
-
-
-def check_scale(name: str, value: object) -> float:
-    """Return a number in [1e-50, 1e50], or raise ValueError.
-
-    Floating point holds the square of such a number and its inverse with room to spare.
+    Example:
+        >>> check_number("share", 3, largest=1, expected="at most 1")
+        Traceback (most recent call last):
+            ...
+        ValueError: share must be at most 1, got 3
     """
-    if not 1e-50 <= (checked := check_positive(name, value)) <= 1e50:
-        raise _wrong_value(name, "between 1e-50 and 1e50", checked)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    if not smallest <= (checked := float(value)) <= largest:
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
     return checked
+
+
+_LEAST, _BELOW_1, _FINITE = math.nextafter(0.0, 1.0), math.nextafter(1.0, 0.0), math.nextafter(math.inf, 0.0)
+
+check_positive = partial(check_number, smallest=_LEAST, largest=_FINITE, expected="> 0 and finite")
+check_scale = partial(check_number, smallest=1e-50, largest=1e50, expected="between 1e-50 and 1e50")
+"""Check for a scale; floating point holds the square of such a number, and its inverse, with room to spare."""
+check_probability = partial(check_number, smallest=0.0, largest=1.0, expected="in [0, 1]")
+check_delta = partial(check_number, "delta", smallest=_LEAST, largest=_BELOW_1, expected="in (0, 1)")
+check_epsilon = partial(check_number, "epsilon", smallest=0.0, expected=">= 0")
+check_precision = partial(check_number, "precision", smallest=1e-4, largest=0.1, expected="in [1e-4, 0.1]")
 
 
 def check_scale_or_zero(name: str, value: object) -> float:
-    """Return a number that :func:`check_scale` takes, or 0; or raise ValueError."""
-    if not (checked := check_number(name, value)) >= 0:
-        raise _wrong_value(name, ">= 0 and finite", value)
-    return check_scale(name, value) if checked else 0.0
-
-
-def check_probability(name: str, value: object) -> float:
-    """Return a number in [0, 1], or raise ValueError."""
-    if not 0 <= (checked := check_number(name, value)) <= 1:
-        raise _wrong_value(name, "in [0, 1]", value)
-    return checked
-
-
-def check_delta(value: object) -> float:
-    """Return a number in (0, 1), or raise ValueError."""
-    if not 0 < (checked := check_number("delta", value)) < 1:
-        raise _wrong_value("delta", "in (0, 1)", value)
-    return checked
-
-
-def check_epsilon(value: object) -> float:
-    """Return a number >= 0, which may be infinite, or raise ValueError."""
-    if not (checked := check_number("epsilon", value)) >= 0:
-        raise _wrong_value("epsilon", ">= 0", value)
-    return checked
-
-
-def check_precision(value: object) -> float:
-    """Return a relative width in [1e-4, 0.1], or raise ValueError."""
-    if not 1e-4 <= (checked := check_number("precision", value)) <= 0.1:
-        raise _wrong_value("precision", "in [1e-4, 0.1]", value)
-    return checked
+    """Return a number that :data:`check_scale` takes, or 0; or raise ValueError."""
+    return check_scale(name, value) if check_number(name, value, 0.0, _FINITE, ">= 0 and finite") else 0.0
 
 
 def check_count(name: str, value: object, smallest: int = 1, largest: int = 2**53, limit: str = "") -> int:
@@ -239,10 +222,6 @@ class Method(StrEnum):
     SELECTION = "random selection by {}"
     UNAMPLIFIED = "unamplified: {}"
 
-    def with_facts(self, *facts: object) -> "Origin":
-        """Return the origin of one answer: this method, with its facts in the order of the places."""
-        return Origin(self, facts)
-
 
 class Origin(NamedTuple):
     """The origin of a bracket's upper end: a method, and the facts of the answer.
@@ -265,7 +244,7 @@ class Origin(NamedTuple):
         return self.method.format(*self.facts) + ", without mixing" * self.unmixed
 
 
-UNSAID = Method.UNSAID.with_facts()
+UNSAID = Origin(Method.UNSAID)
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,10 @@ from fedamp.accounting.arithmetic import UNIT, Array, level_crossing, log_factor
 from fedamp.accounting.bounds import (
     Bounds,
     DeltaAt,
+    EpsilonAt,
     Method,
     NotEvaluable,
+    Origin,
     Question,
     Relation,
     check_count,
@@ -36,7 +38,7 @@ from fedamp.accounting.mechanism import (
     OfOne,
     check_mechanism,
     log_moments,
-    sampled_epsilon,
+    sampled_bracket,
 )
 from fedamp.accounting.releases import Gaussian
 from fedamp.accounting.renyi import Moments
@@ -187,16 +189,14 @@ class Group(OfOne):
         def delta_at(epsilon: float) -> Bounds:
             part = self.mechanism.delta(epsilon / self.size, points=points)
             if epsilon == 0 or part.upper == 0:
-                return Bounds(0.0, min(1.0, self.size * part.upper), Method.GROUP_PROPERTY_ALONE.with_facts())
+                return Bounds(0.0, min(1.0, self.size * part.upper), Origin(Method.GROUP_PROPERTY_ALONE))
             upper = min(1.0, part.upper * math.exp(min(_log_factor(epsilon, self.size), 700.0)))
             return Bounds(0.0, upper, part.origin.used_by(Method.GROUP_PROPERTY))
 
         if isinstance(question, DeltaAt):
             return delta_at(question.epsilon)
         upper = level_crossing(lambda epsilon: delta_at(epsilon).upper, question.delta, 1e4, 1e-4)[1]
-        return Bounds(
-            0.0, upper, delta_at(upper).origin if upper < math.inf else Method.GROUP_PROPERTY_ALONE.with_facts()
-        )
+        return Bounds(0.0, upper, delta_at(upper).origin if upper < math.inf else Origin(Method.GROUP_PROPERTY_ALONE))
 
     def moments(self) -> Moments:
         return GroupMoments(self)
@@ -236,10 +236,10 @@ class Group(OfOne):
         coarser = min(2 * precision, 0.1)
         with suppress(NotEvaluable):
             if self.is_pair:
-                return self.bracket_intersection(found, sampled_epsilon(self, delta, coarser))
+                return self.bracket_intersection(found, sampled_bracket(self, EpsilonAt(delta), coarser))
         with suppress(NotEvaluable):
             if self.mechanism.is_sampled:
-                of_one = lambda spent: sampled_epsilon(self.mechanism, spent, coarser)  # noqa: E731
+                of_one = lambda spent: sampled_bracket(self.mechanism, EpsilonAt(spent), coarser)  # noqa: E731
                 return self.bracket_intersection(found, _epsilon_below(found.upper, delta, self.size, of_one))
         return found
 

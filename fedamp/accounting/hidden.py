@@ -804,24 +804,11 @@ class CappedPoisson(BegunRounds, PartOfRun):
         return min(Fraction(1), self.span * Fraction(self.rate) * self.mechanism.chance_to_take_part())
 
 
-def with_refusals(found: Participation) -> Participation:
-    """Return Poisson sampling inside the rounds as a smaller number of rounds.
-
-    A uniform set, thinned by coins, is uniform given its size.
-    """
-    while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
-        rate, h = found.mechanism.rate, np.arange(len(found.chances))
-        logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
-        chances = _mixed_chances(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
-        rounding = found.rounding + rounding_of_chances(len(h), rate)
-        found = Participation(found.mechanism.mechanism, chances, found.rounds, rounding)
-    return found
-
-
 def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: int, off: float = 0.0) -> Participation:
     """Return the choice among released rounds of a uniform set of h of all rounds.
 
-    It is uniform, of a hypergeometric size.
+    It is uniform, of a hypergeometric size. Poisson sampling inside the rounds makes it smaller: a uniform set, thinned
+    by coins, is uniform given its size.
     """
     if released < rounds:
         h, j = np.arange(len(chances)), np.arange(min(len(chances) - 1, released) + 1)[:, None]
@@ -830,7 +817,14 @@ def _first_rounds(mechanism: Mechanism, chances: Array, rounds: int, released: i
         logs = log_choose(released, j) + log_choose(rounds - released, outside) - log_choose(rounds, h)
         chances = np.array(_mixed_chances(logs, there, chances))
         off += rounding_of_chances(rounds)
-    return with_refusals(Participation(mechanism, tuple(chances.tolist()), released, off))
+    found = Participation(mechanism, tuple(chances.tolist()), released, off)
+    while isinstance(found.mechanism, Poisson) and 0 < found.mechanism.rate < 1:
+        rate, h = found.mechanism.rate, np.arange(len(found.chances))
+        logs = log_choose(h, np.minimum(h[:, None], h)) + h[:, None] * math.log(rate)
+        thinned = _mixed_chances(logs + (h - h[:, None]) * math.log1p(-rate), h[:, None] <= h, np.array(found.chances))
+        rounding = found.rounding + rounding_of_chances(len(h), rate)
+        found = Participation(found.mechanism.mechanism, thinned, found.rounds, rounding)
+    return found
 
 
 def _mixed_chances(logs: Array, there: NDArray[np.bool_], chances: Array) -> tuple[float, ...]:

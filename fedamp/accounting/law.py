@@ -48,6 +48,7 @@ from fedamp.accounting.bounds import (
     Bounds,
     Method,
     NotEvaluable,
+    Origin,
     check_count,
     check_delta,
     check_epsilon,
@@ -253,7 +254,8 @@ class PointProfile:
         """Compute the profile of H(P, Q); that of H(Q, P) is of the law ``swapped``."""
         # Of one layout in memory, also where the law is ``swapped``: then there is one function to compile.
         contiguous = np.ascontiguousarray(law.log_ratio), np.ascontiguousarray(law.mass_in)
-        slope, delta = arithmetic.hockey_stick_profile(*contiguous, law.infinite)
+        slope, delta = np.empty((2, len(law.log_ratio)))
+        arithmetic.hockey_stick_profile(*contiguous, law.infinite, slope, delta)
         return cls(law.log_ratio, delta, slope, law.infinite)
 
     def delta_at(self, epsilon: ArrayLike) -> Array:
@@ -1040,13 +1042,13 @@ class OneDirection:
         """Return the smallest epsilon >= 0 with ``delta(epsilon) <= delta`` (in (0, 1)), as a bracket."""
         upper = max(self.upper.epsilon_at(check_delta(delta) / (1 + self.slack)) + self.slack, 0.0)
         lower = self.lower.epsilon_at(min(delta * (1 + self.slack), 1.0)) - self.slack
-        return Bounds(min(max(lower, 0.0), upper), upper, Method.LAW.with_facts(self.points))
+        return Bounds(min(max(lower, 0.0), upper), upper, Origin(Method.LAW, (self.points,)))
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` (>= 0), as a bracket."""
         upper = min(float(self.upper.delta_at(check_epsilon(epsilon) - self.slack)) * (1 + self.slack), 1.0)
         lower = float(self.lower.delta_at(epsilon + self.slack)) / (1 + self.slack)
-        return Bounds(min(lower, upper), upper, Method.LAW.with_facts(self.points))
+        return Bounds(min(lower, upper), upper, Origin(Method.LAW, (self.points,)))
 
 
 def _combine_laws(a: Law, b: Law, pairing: Pairing) -> Law:
@@ -1162,12 +1164,12 @@ class Revealed:
         """Return the smallest epsilon >= 0 at ``delta``, as a bracket."""
         upper = level_crossing(partial(self._delta_end, upper=True), delta, 1e250, 1e-9)[1]
         lower = level_crossing(partial(self._delta_end, upper=False), delta, 1e250, 1e-9)[0]
-        return Bounds(min(lower, upper), upper, Method.CLOSED_FORM.with_facts())
+        return Bounds(min(lower, upper), upper, Origin(Method.CLOSED_FORM))
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, as a bracket."""
         upper = self._delta_end(epsilon, upper=True)
-        return Bounds(min(self._delta_end(epsilon, upper=False), upper), upper, Method.CLOSED_FORM.with_facts())
+        return Bounds(min(self._delta_end(epsilon, upper=False), upper), upper, Origin(Method.CLOSED_FORM))
 
     def _delta_end(self, epsilon: float, upper: bool) -> float:
         """Compute one end of delta."""

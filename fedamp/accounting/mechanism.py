@@ -60,6 +60,7 @@ from fedamp.accounting.bounds import (
     Limited,
     Method,
     NotEvaluable,
+    Origin,
     Question,
     Relation,
     check_count,
@@ -249,9 +250,8 @@ class Mechanism:
         start, event = (time.perf_counter(), time.process_time()), normal_form(self)
         found = smallest_bracket(event, DeltaAt(epsilon, points))
         if precision is not None and (event.is_sampled or event.is_pair):
-            with suppress(NotEvaluable), in_floating_point():
-                profile = partial(SampledProfile.delta, epsilon=epsilon, precision=precision)
-                found = event.bracket_intersection(found, sampled_with_lower(event, profile))
+            with suppress(NotEvaluable):
+                found = event.bracket_intersection(found, sampled_bracket(event, DeltaAt(epsilon), precision))
         _warn_if_slow("delta", start, found)
         return found
 
@@ -325,21 +325,18 @@ class Mechanism:
         """The number of rounds; 1 for a single release."""
         return 1
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no person ever takes part: rate 0, no rounds."""
-        there = vars(self).get
-        return 0 in (there("rate"), there("times"), there("k"), there("released"))
-
     @cached_property
     def is_private(self) -> bool:
         """Whether no part is released without noise. A kind without noise must override it."""
-        return self.is_empty or all(map(attrgetter("is_private"), self.parts))
+        return self.releases_nothing or all(map(attrgetter("is_private"), self.parts))
 
     @cached_property
     def releases_nothing(self) -> bool:
         """Whether the release does not depend on the person. It must be False wherever that is not certain."""
-        return self.is_empty or (bool(self.parts) and all(map(attrgetter("releases_nothing"), self.parts)))
+        there = vars(self).get
+        if 0 in (there("rate"), there("times"), there("k"), there("released")):  # no person ever takes part
+            return True
+        return bool(self.parts) and all(map(attrgetter("releases_nothing"), self.parts))
 
     @cached_property
     def parts(self) -> tuple["Mechanism", ...]:
@@ -792,7 +789,7 @@ class Mechanism:
             if found.lower >= _CLOSE * found.upper:
                 return found
         with suppress(NotEvaluable):
-            return self.bracket_intersection(found, sampled_epsilon(self, delta, precision))
+            return self.bracket_intersection(found, sampled_bracket(self, EpsilonAt(delta), precision))
         return found
 
     def narrowed_repeats(self, times: int, found: Bounds, delta: float) -> Bounds:
@@ -1206,12 +1203,12 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
         question: for epsilon or delta.
     """
     if event.releases_nothing:
-        return Bounds(0.0, 0.0, Method.NOTHING.with_facts())
+        return Bounds(0.0, 0.0, Origin(Method.NOTHING))
     if event.tells_everything:
-        return Bounds(question.unknown, question.unknown, Method.NO_NOISE.with_facts())
+        return Bounds(question.unknown, question.unknown, Origin(Method.NO_NOISE))
     chance = event.chance_to_take_part()
     if isinstance(question, EpsilonAt) and chance <= question.delta:
-        return Bounds(0.0, 0.0, Method.RARELY.with_facts())
+        return Bounds(0.0, 0.0, Origin(Method.RARELY))
     by_losses = question.of_losses(*largest_loss_of(event))
     if question.points is None:
         with suppress(NotEvaluable):
@@ -1219,23 +1216,23 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
             lower = _lower_end(event, question, exact) if Fact.HIDES_PARTS in event.facts else exact.lower
             upper, origin = exact.upper, exact.origin
             if by_losses < upper:
-                upper, origin = by_losses, Method.LOSSES.with_facts()
+                upper, origin = by_losses, Origin(Method.LOSSES)
             return Bounds(min(lower, upper), upper, origin)
     reason = ""
     try:
         with in_floating_point():
             by_law = event.by_law(question)
     except NotEvaluable as error:
-        by_law, reason = Bounds(0.0, question.unknown, Method.NONE.with_facts(str(error))), f" ({error})"
+        by_law, reason = Bounds(0.0, question.unknown, Origin(Method.NONE, (str(error),))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
     shown = _with_choices_revealed(event, question, narrow)
     upper, origin = by_law.upper, by_law.origin
     if shown.upper < upper:
         upper, origin = shown.upper, shown.origin
     if by_losses < upper:
-        upper, origin = by_losses, Method.LOSSES.with_facts()
+        upper, origin = by_losses, Origin(Method.LOSSES)
     if isinstance(question, DeltaAt) and chance < upper:
-        upper, origin = math.nextafter(float(chance), 1.0), Method.RARELY.with_facts()
+        upper, origin = math.nextafter(float(chance), 1.0), Origin(Method.RARELY)
     if mixes := Fact.WORST_CASE_CHECKED in event.facts:
         origin = origin._replace(unmixed=True)
     wide = shown.lower < 0.99 * upper and (by_law.upper == question.unknown or 0 < by_law.lower < 0.99 * upper)
@@ -1243,10 +1240,10 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     if (mixes or wide or Fact.LESS_BY_MOMENTS in event.facts) and event.is_private:
         by_order = _by_renyi(event, question, more=not mixes)
         if by_order.value < upper:
-            upper, origin = by_order.value, Method.RENYI.with_facts(by_order.order, reason, CHECKED if mixes else "")
+            upper, origin = by_order.value, Origin(Method.RENYI, (by_order.order, reason, CHECKED if mixes else ""))
     lower = max(_lower_end(event, question, by_law), shown.lower)
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
-        return Bounds(lower, question.unknown, Method.CONTRADICTED.with_facts(origin))
+        return Bounds(lower, question.unknown, Origin(Method.CONTRADICTED, (origin,)))
     return Bounds(min(lower, upper), upper, origin)
 
 
@@ -1295,25 +1292,25 @@ def _by_renyi(event: Mechanism, question: Question, more: bool) -> ByOrder:
 
 
 @lru_cache(maxsize=256)
-def sampled_epsilon(event: Mechanism, delta: float, precision: float) -> Bounds:
-    """Answer for epsilon by sampling; NotEvaluable: it is not worth the work."""
-    with in_floating_point():
-        return sampled_with_lower(event, partial(SampledProfile.epsilon, delta=delta, precision=precision))
-
-
-def sampled_with_lower(event: Mechanism, ask: Callable[[SampledProfile], Bounds]) -> Bounds:
+def sampled_bracket(event: Mechanism, question: Question, precision: float) -> Bounds:
     """Answer by sampling, with the lower end of the attained mechanism.
 
     Args:
         event: a mechanism that ``is_sampled``.
-        ask: the question to a sampler.
+        question: for epsilon or delta.
+        precision: relative width to aim at.
+
+    Raises:
+        NotEvaluable: it is not worth the work.
     """
-    found, lower = ask(event.sampled_profile()), 0.0
-    if (below := event.attained_in_draws()) is event:
-        return found
-    with suppress(NotEvaluable):
-        lower = ask(below.sampled_profile()).lower if below is not None and below.is_sampled else 0.0
-    return Bounds(min(lower, found.upper), found.upper, found.origin)
+    with in_floating_point():
+        found, lower = question.ask(event.sampled_profile(), precision=precision), 0.0
+        if (below := event.attained_in_draws()) is event:
+            return found
+        if below is not None and below.is_sampled:
+            with suppress(NotEvaluable):
+                lower = question.ask(below.sampled_profile(), precision=precision).lower
+        return Bounds(min(lower, found.upper), found.upper, found.origin)
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedamp.accounting.arithmetic import UNIT, Array, chance_of_any, level_crossing, log_choose, log_factorials, log_sum
-from fedamp.accounting.bounds import Bounds, Method, NotEvaluable
+from fedamp.accounting.bounds import Bounds, Method, NotEvaluable, Origin
 
 _MOST, _MOST_TERMS = 20_000, 4_000_000  # outcomes, and terms of the polynomials of hidden rounds
 LARGEST_LOG = 750.0  # minus the log of a number that floating point holds
@@ -40,12 +40,12 @@ class Outcomes(NamedTuple):
         """Return the smallest epsilon >= 0 at ``delta``, in both directions, as a bracket."""
         upper = level_crossing(partial(self._delta_end, side=1), delta, 1e300, 1e-13)[1]
         lower = level_crossing(partial(self._delta_end, side=-1), delta, 1e300, 1e-13)[0]
-        return Bounds(min(lower, upper), upper, Method.OUTCOMES.with_facts(len(self.log_out)))
+        return Bounds(min(lower, upper), upper, Origin(Method.OUTCOMES, (len(self.log_out),)))
 
     def delta(self, epsilon: float) -> Bounds:
         """Return the smallest delta at ``epsilon`` >= 0, in both directions, as a bracket."""
         upper, lower = (self._delta_end(epsilon, side) for side in (1, -1))
-        return Bounds(min(lower, upper), upper, Method.OUTCOMES.with_facts(len(self.log_out)))
+        return Bounds(min(lower, upper), upper, Origin(Method.OUTCOMES, (len(self.log_out),)))
 
     def _delta_end(self, epsilon: float, side: int) -> float:
         """Compute delta from above (``side`` 1) or below.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedamp.accounting.arithmetic import Array, gaussian_delta
-from fedamp.accounting.bounds import Bounds, Method, Relation, check_count, check_probability
+from fedamp.accounting.bounds import Bounds, Method, Origin, Relation, check_count, check_probability
 
 # The trade-off function f gives the smallest false negative rate of any test at each false positive rate (Dong, Roth,
 # Su 2022). It says the same as the whole curve delta(epsilon). As delta is the larger of both directions, f is the
@@ -181,7 +181,7 @@ class TradeOff:
     @property
     def advantage(self) -> Bounds:
         """Largest true positive rate minus false positive rate of any test: delta at epsilon 0."""
-        return Bounds(float(self.lower[0]), float(self.upper[0]), Method.DELTA_AT_0.with_facts())
+        return Bounds(float(self.lower[0]), float(self.upper[0]), Origin(Method.DELTA_AT_0))
 
     def gaussian(self, smallest_rate: float = 1e-6) -> GaussianFit:
         """Return the least mu of a Gaussian trade-off that stays below f, and the loss by reporting mu alone.
@@ -228,7 +228,7 @@ class TradeOff:
         from scipy.special import ndtri  # a slow import
 
         smallest, largest = (1.0 - self.upper[0]) / 2, (1.0 - self.lower[0]) / 2
-        origin = Method.ERROR_RATES.with_facts(rate)
+        origin = Origin(Method.ERROR_RATES, (rate,))
         if smallest < rate:
             return Bounds(0.0, math.inf, origin)
         corners = self._lower_lines.corners

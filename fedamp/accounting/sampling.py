@@ -42,6 +42,7 @@ from fedamp.accounting import arithmetic
 from fedamp.accounting.arithmetic import (
     EXPONENT,
     MOST_ROWS,
+    SIDE_BY_SIDE,
     SUMMING,
     UNIT,
     Array,
@@ -53,6 +54,7 @@ from fedamp.accounting.bounds import (
     Bounds,
     Method,
     NotEvaluable,
+    Origin,
     check_delta,
     check_epsilon,
     check_positive,
@@ -101,7 +103,9 @@ class GaussianRound:
         """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
         precision = 1 / self.noise_multiplier
-        arithmetic.scale_and_shift(ratios, precision, (exponents - 0.5) * precision**2, counts)
+        shifts = np.broadcast_to((exponents - 0.5) * precision**2, counts.shape)  # of each row's classes
+        ratios *= precision
+        ratios += np.repeat(shifts.ravel(), counts.ravel()).reshape(ratios.shape)
         # One class alone is the add direction, which asks for the sum; one after the other, as compiled code adds.
         log_of_products = np.cumsum(ratios, axis=1)[:, -1] if len(exponents) == 1 else np.zeros(0)
         with np.errstate(over="ignore"):  # refused where X is computed
@@ -418,7 +422,8 @@ class Beginnings(NamedTuple):
 
 def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
     """Return log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
-    means, largest = arithmetic.symmetric_means(ratios, parts.rate, parts.tails, parts.rounds, parts.fewest)
+    means, rows = np.empty((len(ratios), len(parts.rounds))), np.empty((parts.tails.shape[1] + 2, SIDE_BY_SIDE))
+    largest = arithmetic.symmetric_means(ratios, *parts[1:3], parts.rounds, parts.fewest, means, rows)
     return logs_in_range(means, largest * max(parts.tails.max(), 1.0))
 
 
@@ -466,10 +471,6 @@ class SampledRun:
         for each in self.factors:
             found += each.copies * each.draw_steps
         return found
-
-    def fingerprint(self) -> bytes:
-        """Return bytes that tell runs apart, so that each has its own random numbers."""
-        return b"|".join(map(methodcaller("fingerprint"), self.factors))
 
 
 # Overlaps of several choices, and the exact moments of X that follow; docs/research/k-of-t.md has the proofs.
@@ -1214,8 +1215,7 @@ def _common_draws(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
 
     Differences between proposals are then better known than either.
     """
-    parts = _in_batches(proposal, draws or pilot_draws(proposal.run), 0, lambda log_a, log_b: (log_a, log_b))
-    log_a, log_b = zip(*parts, strict=True)
+    log_a, log_b = zip(*_in_batches(proposal, draws or pilot_draws(proposal.run), 0, tuple), strict=True)
     return np.concatenate(log_a), np.concatenate(log_b)
 
 
@@ -1226,32 +1226,34 @@ def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) 
     scales = np.exp(np.take_along_axis(columns, order, axis=1))
     sorted_stakes = np.take_along_axis(np.atleast_2d(stakes), order, axis=1)
 
-    def summed(log_a: Array, log_b: Array) -> Array:
-        found = np.empty(columns.shape)
+    def summed(drawn: tuple[Array, Array]) -> Array:
+        (log_a, log_b), found = drawn, np.zeros(columns.shape)
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
             some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
-            found[i] = arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
+            arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i], found[i])
         return found
 
     total = np.sum(_in_batches(proposal, draws, _question_number(proposal, epsilons, draws), summed), axis=0)
     return np.asarray(np.take_along_axis(total, np.argsort(order, axis=1), axis=1).reshape(epsilons.shape))
 
 
-def _in_batches(proposal: Proposal, draws: int, question: int, use: Callable[[Array, Array], Result]) -> list[Result]:
+def _in_batches(
+    proposal: Proposal, draws: int, question: int, use: Callable[[tuple[Array, Array]], Result]
+) -> list[Result]:
     """Return the results of all batches of draws, in order. Batches do not depend on how many threads there are.
 
     Args:
         proposal: the law of the draws.
         draws: number of draws.
         question: a number that decides the random numbers.
-        use: from the draws of a batch to a result.
+        use: from the draws of a batch, two arrays, to a result.
     """
     widest = max(map(attrgetter("draw_width"), proposal.run.factors))
     rows = max(64, min(MOST_ROWS, _BATCH // widest))
 
     def batch(first: int) -> Result:
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([SEED, question, first])))
-        return use(*proposal.draw(rng, min(rows, draws - first)))
+        return use(proposal.draw(rng, min(rows, draws - first)))
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         return list(pool.map(batch, range(0, draws, rows)))
@@ -1259,8 +1261,8 @@ def _in_batches(proposal: Proposal, draws: int, question: int, use: Callable[[Ar
 
 def _question_number(proposal: Proposal, epsilons: Array, draws: int) -> int:
     """Return a number for each question, so that different questions get independent draws."""
-    text = f"{proposal.name} {draws}".encode() + epsilons.tobytes() + proposal.run.fingerprint()
-    digest = hashlib.blake2b(text, digest_size=8)
+    run = b"|".join(map(methodcaller("fingerprint"), proposal.run.factors))  # tells runs apart
+    digest = hashlib.blake2b(f"{proposal.name} {draws}".encode() + epsilons.tobytes() + run, digest_size=8)
     return 1 + int.from_bytes(digest.digest(), "little")
 
 
@@ -1350,7 +1352,7 @@ class SampledProfile:
         if not self.add:
             return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
-            return Bounds(0.0, 0.0, Method.RARE_OUTPUT.with_facts())
+            return Bounds(0.0, 0.0, Origin(Method.RARE_OUTPUT))
         return self._one_sided_delta(self.add, epsilon, precision)
 
     def add_by_laws(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
@@ -1412,7 +1414,7 @@ class SampledProfile:
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)
         upper = float(above[kept[0]]) if len(kept) else math.inf
         lower = float(below[exceeded[0]]) if len(exceeded) else 0.0
-        return Bounds(min(lower, upper), upper, Method.SAMPLED.with_facts(draws, pilot.proposal.name, charge))
+        return Bounds(min(lower, upper), upper, Origin(Method.SAMPLED, (draws, pilot.proposal.name, charge)))
 
     def _one_sided_delta(self, direction: Direction, epsilon: float, precision: float) -> Bounds:
         """Return delta of one direction, certified on fresh draws."""
@@ -1432,7 +1434,7 @@ class SampledProfile:
             raise NotEvaluable("sampling leaves delta uncertain by more than a factor of two")
         upper = min(upper, 1.0)
         return Bounds(
-            min(float(lower_deltas[0]), upper), upper, Method.SAMPLED.with_facts(draws, pilot.proposal.name, charge)
+            min(float(lower_deltas[0]), upper), upper, Origin(Method.SAMPLED, (draws, pilot.proposal.name, charge))
         )
 
     def estimated_pilot(self, delta: float, proposal: Proposal | None = None, draws: int = 0) -> Pilot:

@@ -195,7 +195,7 @@ class Correlated(BegunRounds, is_kind=False):
     @property
     def is_hidden_factor(self) -> bool:
         """Whether its releases are Gaussian."""
-        if self.is_empty:
+        if self.releases_nothing:
             return False
         precision, others = self.mechanism.product_factors()
         return precision > 0 and not others

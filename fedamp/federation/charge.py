@@ -40,7 +40,7 @@ from fedamp.accounting import (
     group,
 )
 from fedamp.accounting.arithmetic import delta_left
-from fedamp.accounting.bounds import Method
+from fedamp.accounting.bounds import Method, Origin
 from fedamp.accounting.verify import ahead_of_rounds, before_rounds
 from fedamp.base.numbers import at_most
 from fedamp.errors import ScenarioError
@@ -389,7 +389,7 @@ class Charge:
         return Bounds(
             0.0 if of_all else min(bounds.lower, upper),
             upper,
-            bounds.origin if upper == bounds.upper else Method.CURVE.with_facts(),
+            bounds.origin if upper == bounds.upper else Origin(Method.CURVE),
         )
 
     def _epsilon_of(self, mechanism: Mechanism) -> Bounds:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedamp.accounting import Bounds
-from fedamp.accounting.bounds import Method
+from fedamp.accounting.bounds import Method, Origin
 from fedamp.accounting.verify import (
     ENDED,
     FILES,
@@ -260,7 +260,7 @@ def _check_summary(ledger: LedgerRecord, summary: Summary, files: RunFolder, pla
     costs: dict[str, Bounds] = {}
     if plan is not None:
         costs["unamplified_epsilon"] = plan.charge.unamplified_epsilon
-        rounds, nothing = min(len(ledger.releases), plan.last_round), Bounds(0.0, 0.0, Method.NOTHING.with_facts())
+        rounds, nothing = min(len(ledger.releases), plan.last_round), Bounds(0.0, 0.0, Origin(Method.NOTHING))
         costs["epsilon"] = plan.charge.guaranteed_epsilon if ledger.has_left else nothing
         costs["released_rounds_epsilon"] = plan.charge.spent_epsilon(rounds) if ledger.has_left else nothing
     for key, cost in costs.items():

@@ -34,8 +34,8 @@ def entered(ask):
 @pytest.mark.parametrize(
     ("build", "functions", "files"),
     [
-        (lambda noise: Poisson(Gaussian(noise), 0.1), 80, 6),
-        (lambda noise: Allocation(Gaussian(noise), 10, 100), 192, 7),
+        (lambda noise: Poisson(Gaussian(noise), 0.1), 61, 6),
+        (lambda noise: Allocation(Gaussian(noise), 10, 100), 177, 7),
     ],
     ids=["Poisson", "Allocation"],
 )

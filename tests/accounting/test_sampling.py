@@ -21,7 +21,6 @@ from fedamp.accounting import (
     Repeat,
     Spaced,
     Submodels,
-    arithmetic,
     calibrate,
     group,
     sampling,
@@ -31,6 +30,7 @@ from fedamp.accounting.law import Law
 from fedamp.accounting.mechanism import moments_of, numerical_law
 from fedamp.accounting.sampling import (
     AddProposal,
+    Beginnings,
     FiniteRound,
     GaussianRound,
     HiddenRounds,
@@ -39,6 +39,7 @@ from fedamp.accounting.sampling import (
     SampledRun,
     certify_deltas,
     hidden_log_moments,
+    log_beginnings,
 )
 from tests.accounting.oracles import (
     allocation_on_grid,
@@ -491,8 +492,9 @@ def test_rows_of_a_recursion_are_those_of_enumerated_sets_wherever_they_lie(fewe
     """300 rows, more than are summed side by side: each is the same alone, and by all sets of three of seven."""
     ratios = np.exp(np.random.default_rng(3).standard_normal((300, 7)))
     tails = np.array([[0.0, 0.0, 0.0, 1.0]])
-    together, _ = arithmetic.symmetric_means(ratios, 0.4, tails, np.array([7]), fewest)
-    alone = [arithmetic.symmetric_means(row[None], 0.4, tails, np.array([7]), fewest)[0][0, 0] for row in ratios]
+    parts = Beginnings(np.array([7]), 0.4, tails, fewest)
+    together = np.exp(log_beginnings(parts, ratios))
+    alone = [np.exp(log_beginnings(parts, row[None]))[0, 0] for row in ratios]
     assert together[:, 0].tolist() == alone
     sets = sum(np.prod(ratios[:, list(some)], axis=1) for some in itertools.combinations(range(7), 3))
     assert together[:, 0] == pytest.approx(sets * 0.4**3 * 0.6**4, rel=1e-13)  # 7 rounds of a few units each

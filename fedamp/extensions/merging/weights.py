@@ -26,7 +26,7 @@ import numpy as np
 
 from fedamp.accounting import Bounds, Compose, Mechanism, RandomSelection
 from fedamp.accounting.arithmetic import Array
-from fedamp.accounting.bounds import Method, log_deltas, search_orders
+from fedamp.accounting.bounds import Method, Origin, log_deltas, search_orders
 from fedamp.errors import RunFolderError
 from fedamp.extensions.merging.candidates import MergeCandidates, MergeError
 from fedamp.runs.total import check_independent
@@ -206,7 +206,7 @@ def selection_epsilon(mechanisms: Sequence[Mechanism], weights: Sequence[float],
     while high - low > 1e-10 * max(1.0, high):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return Bounds(min(cost.lower, high), high, Method.SELECTION.with_facts(BY_PRIVACY_LOSS))
+    return Bounds(min(cost.lower, high), high, Origin(Method.SELECTION, (BY_PRIVACY_LOSS,)))
 
 
 def best_weights(mechanisms: Sequence[Mechanism], rank: WeightRank, epsilon: float, delta: float) -> dict[str, Weights]:
