@@ -47,9 +47,9 @@ class Extension:
         fill_ins: functions that return the content of a scenario's file with what follows from a key of it, by the key.
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``server.optimizer``): classes.
         around_run: functions that run before and after each run, by any name: each a
-            :data:`fedamp.runs.around.AroundRun`.
+            :data:`fedamp.server.observers.AroundRun`.
         before_runs: functions that may refuse several runs before the first one, by any name: each a
-            :data:`fedamp.runs.around.BeforeRuns`.
+            :data:`fedamp.server.observers.BeforeRuns`.
         model_libraries: functions that build a model from a class of a library, by the name of the library in front of
             the colon of ``model.name``; each takes the section ``model`` and the number of outputs, and returns a
             ``torch.nn.Module`` with the values of ``model.initial``.

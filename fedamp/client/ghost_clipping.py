@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from fedamp.client.clipping import ClippedSum, clip_numbers, scales_of
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import MILD_RATE, stacking_refusal
+from fedamp.client.stacks import MILD_RATE, aligned, send_block, stacking_refusal
 from fedamp.client.task import ClientTask
 from fedamp.client.training import is_plain
-from fedamp.client.transfer import aligned, send_block
 from fedamp.data import PaddedRecords
 from fedamp.federation.losses import LOSSES, CrossEntropy, Loss
 

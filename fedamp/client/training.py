@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from fedamp import rng
 from fedamp.base.devices import is_gpu, usual_state
 from fedamp.client.stacked_networks import FullyConnected, for_all_clients, stacked
-from fedamp.client.stacks import MILD_RATE, StackBatches, stacking_refusal
-from fedamp.client.transfer import send_block
+from fedamp.client.stacks import MILD_RATE, StackBatches, send_block, stacking_refusal
 from fedamp.data import PaddedRecords
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss

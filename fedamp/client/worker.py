@@ -30,10 +30,9 @@ from fedamp.client.device_records import DeviceRecords
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.stacks import MILD_RATE, ClientStack, StackBatches
+from fedamp.client.stacks import MILD_RATE, ClientStack, StackBatches, aligned, fetch_block, send_block
 from fedamp.client.task import UNTRAINABLE, ClientTask, log, places_for
 from fedamp.client.training import StackTrainer, arithmetic
-from fedamp.client.transfer import aligned, fetch_block, send_block
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.engines import flower
 from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, Rows

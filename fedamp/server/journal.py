@@ -17,7 +17,6 @@ from fedamp.base.files import write_secret
 from fedamp.engines.flower import is_simulated
 from fedamp.errors import DivergedError, FederationError, NobodyTrainedError, RunFolderError, UnwritableError
 from fedamp.federation.first_releases import first_releases
-from fedamp.runs.around import RunHooks
 from fedamp.runs.checkpoint import checkpoints, read_checkpoint, write_checkpoint
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.ledger import Ledger, fingerprint
@@ -33,7 +32,7 @@ from fedamp.runs.records import (
     reports,
     side_key,
 )
-from fedamp.server.observers import Observer
+from fedamp.server.observers import Observer, RunHooks
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.pipeline import RoundRelease, ServerState

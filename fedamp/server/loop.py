@@ -27,13 +27,12 @@ from fedamp.accounting.verify import ENDED
 from fedamp.errors import Interrupted, RunFolderError, StopTraining
 from fedamp.federation.first_releases import first_releases
 from fedamp.federation.side_sums import SideRelease
-from fedamp.runs.around import RunHooks, RunStart, around
 from fedamp.runs.folder import RunFolder, read_summary
 from fedamp.runs.ledger import fingerprint
 from fedamp.runs.records import LedgerRecord, RoundRecord, Summary
 from fedamp.server import preflight
 from fedamp.server.journal import RunJournal
-from fedamp.server.observers import Observer
+from fedamp.server.observers import Observer, RunHooks, RunStart, around
 from fedamp.server.setup import RunInputs
 from fedamp.strategies.aggregation import Aggregate
 from fedamp.strategies.private import AskedRound, PrivateStrategy
@@ -61,7 +60,7 @@ def rounds(
         NobodyTrainedError: the run has ended, and each unit failed in each round.
         DivergedError: the model is no longer finite; the round was not released.
         RunFolderError: the folder's ledger or checkpoint is damaged or of another run.
-        InputError: an extension refuses the run (:class:`fedamp.runs.around.RunHooks`).
+        InputError: an extension refuses the run (:class:`fedamp.server.observers.RunHooks`).
     """
     with _begun_run(inputs, grid, folder, observer) as (journal, strategy, hooks):
         inputs, plan = journal.inputs, journal.plan  # with the numbers of first releases

@@ -21,9 +21,9 @@ from fedamp import rng
 from fedamp.accounting.verify import Check, Verdict
 from fedamp.base import devices
 from fedamp.base.numbers import amount_of_bytes, amount_of_time, at_most, power
+from fedamp.client.stacks import aligned
 from fedamp.client.task import StackSize, kept_bytes, power_above
 from fedamp.client.training import StackTrainer, arithmetic
-from fedamp.client.transfer import aligned
 from fedamp.client.worker import TrainingNode
 from fedamp.data import PaddedRecords
 from fedamp.data.dataset import TO_TEST

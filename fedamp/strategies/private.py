@@ -108,7 +108,7 @@ class PrivateStrategy(Strategy):
         roster: the nodes and their units.
         collected: the private sum of the last round, None while clients train. It must stay on the server.
         dummies: whether every node trains all its units in this round, so that check-ins stay hidden from nodes.
-        units_left: ids of units that get no order any more (:meth:`fedamp.runs.around.RunHooks.units_left`).
+        units_left: ids of units that get no order any more (:meth:`fedamp.server.observers.RunHooks.units_left`).
     """
 
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:

@@ -16,7 +16,7 @@ import fedamp
 from tests.federations import SMALL
 
 ROOT = Path(fedamp.__file__).parent
-MOST_FRAMES, MOST_FILES = 11, 45
+MOST_FRAMES, MOST_FILES = 11, 43
 
 PATH = """
 api.py                 run                            reads the scenario, and opens the folder of the finished run
@@ -33,13 +33,13 @@ client/clipping.py     clip_and_sum                   clips each unit's update, 
 """
 
 FILES = {
-    "the loop, and its events": "server/loop.py server/observers.py runs/around.py",
+    "the loop, and its events": "server/loop.py server/observers.py",
     "order: the cohort, its nodes and submodels": "strategies/private.py strategies/pipeline.py strategies/roster.py "
     "federation/check_in.py federation/plan.py federation/submodels.py rng.py",
     "messages": "engines/wire.py engines/flower.py engines/simulation.py base/devices.py",
     "train: a node's clients in stacks": "client/app.py client/configuration.py client/worker.py "
     "client/stacks.py client/training.py client/stacked_networks.py models/pieces.py federation/local_training.py "
-    "base/section.py client/transfer.py",
+    "base/section.py",
     "the records of clients": "data/dataset.py data/stored.py data/table.py data/form.py",
     "clip, and add up": "client/clipping.py strategies/aggregation.py",
     "release: noise, and the server's step": "noise.py federation/optimizers.py",

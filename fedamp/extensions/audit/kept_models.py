@@ -13,8 +13,8 @@ from safetensors.numpy import save
 from fedamp.base.arrays import Arrays
 from fedamp.base.files import make_folder, write_atomically, writing
 from fedamp.extensions.audit.section import canaries_of
-from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.folder import RunFolder
+from fedamp.server.observers import RunHooks, RunStart
 
 
 def kept_in(folder: RunFolder) -> Path:

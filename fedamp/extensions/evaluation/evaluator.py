@@ -19,9 +19,9 @@ from torch.func import functional_call
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu
+from fedamp.client.stacks import aligned
 from fedamp.client.task import ClientTask
 from fedamp.client.training import arithmetic
-from fedamp.client.transfer import aligned
 from fedamp.client.worker import NodeSum, TrainReport
 from fedamp.data import Dataset
 from fedamp.engines.wire import RoundOrder, Rows

@@ -22,7 +22,7 @@ from fedamp.base.section import Section
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.errors import InputError
 from fedamp.extensions.evaluation.section import ClientEvaluation
-from fedamp.extensions.pages.page import guessing_alone, interpretation, person_word
+from fedamp.extensions.pages.page import interpretation, person_word
 from fedamp.extensions.pages.templates import environment
 from fedamp.report import words
 from fedamp.runs.run import Run
@@ -83,16 +83,16 @@ def read_about(file: Path) -> AboutRelease:
         raise InputError(f"{file}: {one_line(error)}; expected: {wanted}") from None
 
 
-def _tested_quality(run: Run) -> tuple[str, str]:
+def _tested_quality(run: Run, guess: str) -> tuple[str, str]:
     """Describe how good the model is, for all people and by group."""
     asked, said = run.ledger.side_sum, words.released(run.ledger.side_release)
     said = {name: f"{name}: {found}" for name, found in said.items()}
     groups = asked.group_slots if isinstance(asked, ClientEvaluation) and asked.group_names else ()
     grouped = [said.pop(name) for name in list(said) if name.partition(" of ")[2] in groups]
     last = [f"{words.score(run.score)} on public test records (round {each.round})" for each in run.evaluated[-1:]]
-    guess = [found] if (last or said) and (found := guessing_alone(run)) else []
     by_group = f"Quality by group: {'; '.join(grouped)}" if grouped else "Quality was not measured by group"
-    return "; ".join([*last, *said.values(), *guess]) or words.NOT_MEASURED, by_group
+    tested = [*last, *said.values()]
+    return "; ".join(filter(None, [*tested, guess])) if tested else words.NOT_MEASURED, by_group
 
 
 def check_guarantee(run: Run) -> None:
@@ -106,11 +106,12 @@ def check_guarantee(run: Run) -> None:
         raise InputError(f"{run.folder}: {why}; expected for papers: a private run with known_seed: false")
 
 
-def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
+def write_papers(run: Run, guess: str, about: AboutRelease, folder: Path) -> Path:
     """Write :data:`PAPERS` of a run with a guarantee into a new folder, and return it.
 
     Args:
         run: that has ended.
+        guess: what :func:`fedamp.extensions.pages.page.guessing_alone` says of it.
         about: answers of the organisation.
         folder: must not exist.
 
@@ -118,7 +119,7 @@ def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
         InputError: the run has no guarantee, or the folder cannot be written.
     """
     check_guarantee(run)
-    papers = dict(zip(PAPERS, _released_papers(run, about), strict=True))
+    papers = dict(zip(PAPERS, _released_papers(run, guess, about), strict=True))
     try:
         folder.mkdir()
         for name, text in papers.items():
@@ -128,9 +129,9 @@ def write_papers(run: Run, about: AboutRelease, folder: Path) -> Path:
     return folder
 
 
-def _released_papers(run: Run, about: AboutRelease) -> Iterator[str]:
+def _released_papers(run: Run, guess: str, about: AboutRelease) -> Iterator[str]:
     """Yield the text of each paper, in the order of :data:`PAPERS`."""
-    made, facts = environment().overlay(autoescape=False), _paper_facts(run)
+    made, facts = environment().overlay(autoescape=False), _paper_facts(run, guess)
     flow: Any = {"allow_unicode": True, "default_flow_style": True, "width": math.inf}
     made.filters["quoted"] = lambda value: str(yaml.safe_dump([value], **flow))[1:-2]
     name = f"{run.ledger.scenario}-{about.organisation}".lower()
@@ -145,9 +146,9 @@ def _released_papers(run: Run, about: AboutRelease) -> Iterator[str]:
         yield head + made.get_template(f"board/{paper}.j2").render(values)
 
 
-def _paper_facts(run: Run) -> dict[str, str]:
+def _paper_facts(run: Run, guess: str) -> dict[str, str]:
     """Return the statements that several papers make."""
-    ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested_quality(run)
+    ledger, alone, (tested, by_group) = run.ledger, run.ledger.group_size == 1, _tested_quality(run, guess)
     return {
         "unit": {"client": "All records that one client holds", "sample": "One record"}[ledger.unit]
         + ("" if alone else f"; the guarantee is for any {ledger.group_size} {ledger.unit}s together"),

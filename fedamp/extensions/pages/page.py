@@ -74,15 +74,16 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def certificate(run: Run, about: Any = None) -> str:
+def certificate(run: Run, guess: str, about: Any = None) -> str:
     """Return a page with what was released, and its guarantee: it may leave the server.
 
     Args:
         run: that was released.
+        guess: what :func:`guessing_alone` says of it.
         about: answers of the organisation (:class:`fedamp.extensions.pages.board.AboutRelease`); None: not given.
     """
     pictures, person = _inline_pictures(run_pictures(run)), person_word(run.scenario)
-    values = {"model": run, "pictures": pictures, "about": about, "person": person, "guess": guessing_alone(run)}
+    values = {"model": run, "pictures": pictures, "about": about, "person": person, "guess": guess}
     return _page_environment([run]).get_template("certificate.html.j2").render(values)
 
 
@@ -111,7 +112,7 @@ def released_numbers(run: Run) -> dict[str, str]:
 def guessing_alone(run: Run) -> str:
     """Write how often a guess of the class is right without the model; empty: there are no classes, or it is unknown.
 
-    With public test records the guess is their most frequent class, else any class.
+    With public test records the guess is their most frequent class, else any class. It reads the records.
     """
     dataset = None
     with suppress(InputError):  # the records are not on this machine

@@ -69,7 +69,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
     """
     with needs_extras():
         from fedamp.extensions.pages import board
-        from fedamp.extensions.pages.page import certificate
+        from fedamp.extensions.pages.page import certificate, guessing_alone
 
     found = read_run(run)
     if wrong := complaint(found.verify()):
@@ -83,6 +83,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
     for path in (out, archive, *([papers] if answers else [])):
         if path.exists():
             raise RunFolderError(f"{path}: exists already; expected: a new folder with --out")
+    guess = guessing_alone(found)
     signing, writing = signing_key(key or default_key()), out.with_name(f".{out.name}.writing")
     packed = archive.with_name(f".{archive.name}.writing")
     try:
@@ -92,7 +93,7 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
             shutil.copyfile(regular(found.folder / name), writing / name)
         told = public_scenario(found.scenario, found.plan)
         (writing / SCENARIO).write_text(yaml.safe_dump(told, sort_keys=False, allow_unicode=True))
-        (writing / PAGE).write_text(certificate(found, answers), encoding="utf-8")
+        (writing / PAGE).write_text(certificate(found, guess, answers), encoding="utf-8")
         public_key = signing.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
         with Bundle(writing) as bundle:
             digests = {name: bundle.file_digest(name) for name in FILES}
@@ -112,7 +113,8 @@ def release(run: Path, out: Path | None = None, key: Path | None = None, about: 
         shutil.rmtree(writing, ignore_errors=True)
         with suppress(OSError):
             packed.unlink()
-    return ReleasedBundle(out, archive, public_key, board.write_papers(found, answers, papers) if answers else None)
+    written = board.write_papers(found, guess, answers, papers) if answers else None
+    return ReleasedBundle(out, archive, public_key, written)
 
 
 def _with_own_name(path: Path) -> Path:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedamp.runs.around import RunHooks, RunStart
+from fedamp.server.observers import RunHooks, RunStart
 
 FILE = "personal.bin"  # of a run folder
 

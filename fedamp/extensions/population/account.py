@@ -47,8 +47,8 @@ from fedamp.extensions.population.store import (
 )
 from fedamp.federation.plan import Plan
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.records import LedgerRecord
+from fedamp.server.observers import RunHooks, RunStart
 
 CLAIM = "population.json"
 MOST_EXACT = 8  # uses up to which the cost of the fixed series is computed

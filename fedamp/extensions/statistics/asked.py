@@ -33,9 +33,8 @@ from fedamp.extensions.statistics.section import Questions
 from fedamp.federation import reader
 from fedamp.federation.losses import records_of
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.around import RunHooks, RunStart
 from fedamp.runs.folder import RunFolder, holds_no_run, read_summary
-from fedamp.server.observers import Observer
+from fedamp.server.observers import Observer, RunHooks, RunStart
 
 FILE = "asked.json"
 Place = tuple[str, str]

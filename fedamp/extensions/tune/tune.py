@@ -40,9 +40,9 @@ from fedamp.extensions.tune.sweep import (
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.plan import Plan, make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.runs.around import check_several
 from fedamp.runs.folder import read_summary
 from fedamp.runs.records import Bracket
+from fedamp.server.observers import check_several
 
 TUNED = Path("tuned")
 FILE, CHOSEN = "tune.json", "chosen.yaml"

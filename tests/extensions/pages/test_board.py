@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from fedamp.errors import InputError
 from fedamp.extensions.pages.board import PAPERS
 from fedamp.extensions.pages.release import release
+from fedamp.federation.losses import records_of
 from fedamp.server.launch import launch
 from tests.federations import Silent, small
 
@@ -107,8 +108,13 @@ def test_every_number_is_of_the_ledger_the_organisation_or_the_score(run, papers
             assert any(abs(value - number) <= 0.01 * number for number in numbers), (name, said)
 
 
-def test_an_answer_stands_as_it_was_given_and_changes_no_other(run, papers, tmp_path):
+def test_an_answer_stands_as_it_was_given_and_changes_no_other(run, papers, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "fedamp.extensions.pages.page.records_of", lambda scenario: read.append(0) or records_of(scenario)
+    )
     changed = papers_of(run, tmp_path, purpose="Triage only.", sector="Healthcare")
+    assert read == [0]  # page and papers say how often a guess is right, and the records are read once
     for name in PAPERS:
         assert "Triage only." in changed[name]
         assert "St Mary's <Hospital>" in changed[name]

@@ -19,10 +19,10 @@ from fedamp.extensions.population.account import CLAIM, charged, known_to
 from fedamp.extensions.population.store import Population, PopulationError
 from fedamp.federation import reader
 from fedamp.federation.plan import make_plan
-from fedamp.runs.around import RunStart
 from fedamp.runs.folder import RunFolder
 from fedamp.runs.total import total
 from fedamp.runs.verification import verify_ledger
+from fedamp.server.observers import RunStart
 from fedamp.server.setup import prepare
 from tests.chains import change_ledger
 from tests.federations import small

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedamp.client.transfer import fetch_block, send_block
+from fedamp.client.stacks import fetch_block, send_block
 from tests.client.counted import counts_of
 from tests.client.second_device import ELSEWHERE, SecondDevice
 
