@@ -27,6 +27,7 @@ from fedamp.data import PaddedRecords
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import CrossEntropy, Loss
 from fedamp.models.custom import generators_from
+from fedamp.models.pieces import Piece
 
 # Outputs [records, ...] of one client: forward(parameters, inputs [records, ...], *arguments of the client).
 Forward = Callable[..., Tensor]
@@ -60,6 +61,7 @@ class StackTrainer:
         loss: default: cross-entropy.
         rate: learning rate; default: that of the first round.
         module: the same model, if it is built in: some of them train faster.
+        casts: whether ``forward`` computes in bfloat16 if its parameters and inputs are bfloat16.
 
     Attributes:
         stacked: the model of all clients, where it runs faster than under ``vmap``; else None.
@@ -75,14 +77,35 @@ class StackTrainer:
         loss: Loss | None = None,
         rate: float | None = None,
         module: nn.Module | None = None,
+        casts: bool = False,
     ) -> None:
-        self.forward, self.config, self.device = forward, config, device
+        self.forward, self.config, self.device, self.casts = forward, config, device, casts
         self.loss = loss or CrossEntropy()
         self.rate = config.learning_rate_in(1) if rate is None else rate
         self.stacked = stacked(module, device)  # the model of all clients
         plain = is_plain(config) and type(self.loss) is CrossEntropy
         self.descends = plain and isinstance(self.stacked, FullyConnected)  # without autograd
         self.gives_copies = module is None  # what other people's code changes in place, no further step must see
+
+    @classmethod
+    def of_piece(
+        cls,
+        piece: Piece,
+        config: LocalTraining,
+        device: str,
+        loss: Loss,
+        inputs: Tensor,
+        module: nn.Module | None = None,
+    ) -> "StackTrainer":
+        """Make the trainer of a piece of a model; its module must be on the device.
+
+        Args:
+            piece: what clients train.
+            config, device, loss, module: as of the class.
+            inputs: one record, [1, *input_shape], on the device; its values do not count.
+        """
+        low = piece.forward_in(torch.bfloat16, inputs) if config.precision == "bfloat16" else None
+        return cls(low or piece.forward, config, device, loss, module=module, casts=low is not None)
 
     def train(
         self,
@@ -159,16 +182,23 @@ class StackTrainer:
         factor, scale = (1.0, rate.float()) if isinstance(rate, Tensor) else (rate, None)
         directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
         values, losses = [*start.values()], batches.weights.new_zeros(len(batches.counts), dtype=torch.float64)
-        first = values
+        first, casts, lower = values, self.casts, list[Tensor]()
+        by_operation = self.config.precision == "bfloat16" and not casts  # code that does not compute in bfloat16
+        if casts:
+            batches = batches.with_tensors([_lower(batches.inputs), *batches.tensors[1:]])
+            arguments = [_lower(each) for each in arguments]
         for step, batch in enumerate(batches):
-            leaves, bfloat16 = values, self.config.precision == "bfloat16"  # what a step has made is nobody else's
-            if bfloat16:
+            leaves = values  # what a step has made is nobody else's
+            if by_operation:
                 torch.clear_autocast_cache()  # it keeps what it has cast, by the tensor, and values change in place
-            if self.gives_copies or step == 0:
+            if casts:
+                lower = _copies(values, torch.bfloat16, lower if step > 1 else None)
+                leaves = lower
+            elif self.gives_copies or step == 0:
                 leaves = [value.clone() if self.gives_copies else value.detach() for value in values]
             for leaf in leaves:
                 leaf.requires_grad_()
-            with torch.autocast(batches.inputs.device.type, torch.bfloat16) if bfloat16 else nullcontext():
+            with torch.autocast(batches.inputs.device.type, torch.bfloat16) if by_operation else nullcontext():
                 given = [batches.inputs_of(batch), *arguments]
                 if self.gives_copies and step < batches.steps - 1:
                     given = [each.clone() for each in given]
@@ -182,6 +212,8 @@ class StackTrainer:
             gradients = list(torch.autograd.grad(scalar, leaves, materialize_grads=True))
             for leaf in leaves:
                 leaf.requires_grad_(False)
+            if casts:
+                gradients = _copies(gradients, torch.float32)
             if proximal:
                 gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
             if self.config.weight_decay:
@@ -240,6 +272,18 @@ class StackTrainer:
         """Run the model of a single client without ``vmap``, which some custom models cannot go through."""
         mine = {name: value[0] for name, value in parameters.items()}
         return self.forward(mine, inputs[0], *(argument[0] for argument in arguments))[None]
+
+
+def _lower(tensor: Tensor) -> Tensor:
+    """Cast numbers to bfloat16; integers, which stand for tokens or rows, stay as they are."""
+    return tensor.bfloat16() if tensor.is_floating_point() else tensor
+
+
+def _copies(tensors: Sequence[Tensor], kind: torch.dtype, into: list[Tensor] | None = None) -> list[Tensor]:
+    """Cast tensors in one operation, to new memory or into earlier copies."""
+    copies = into or [torch.empty_like(each, dtype=kind) for each in tensors]
+    torch._foreach_copy_(copies, tensors)
+    return copies
 
 
 # From gradients, stacks [clients, *shape], to the directions of a step, whose length is the learning rate times theirs.

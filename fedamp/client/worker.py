@@ -40,6 +40,7 @@ from fedamp.errors import DataError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.model import WHOLE
+from fedamp.models.networks import input_type
 from fedamp.models.pieces import Piece
 
 _LARGEST_LOSS = 1e100  # of a unit
@@ -272,7 +273,8 @@ class _PieceTrainer:
         self.task, self.piece, self.local, self.compiled = task, piece, local, compiled
         module = piece.module.to(device)
         known = module if piece.known else None
-        self._trainer = StackTrainer(piece.forward, task.client, device, loss, module=known)
+        like = torch.zeros(1, *task.input_shape, dtype=input_type(task.model), device=device)
+        self._trainer = StackTrainer.of_piece(piece, task.client, device, loss, like, known)
         layers = layers_of(known)
         single = piece.owns_all and GhostClipping.can_run(task, module, piece.known)
         self._ghost = GhostClipping(layers, MILD_RATE, loss) if layers and single else None

@@ -103,6 +103,29 @@ class Piece:
             logits: Tensor = functional_call(self.module, parameters, (inputs,))
         return logits
 
+    def forward_in(self, kind: torch.dtype, inputs: Tensor) -> Callable[..., Tensor] | None:
+        """Return :meth:`forward` for numbers of another type; None where the model's code does not compute in it.
+
+        The module's constants are cast once, here. Parameters, inputs and arguments have the type when it is called.
+
+        Args:
+            kind: the type.
+            inputs: to try, [1, *input_shape], on the module's device; their values do not count.
+        """
+        cast = {name: each.to(kind) for name, each in self.module.named_buffers() if each.is_floating_point()}
+
+        def forward(parameters: dict[str, Tensor], inputs: Tensor, *arguments: Tensor) -> Tensor:
+            return self.forward(cast | parameters, inputs, *arguments)
+
+        tried = torch.zeros_like(inputs, dtype=kind if inputs.is_floating_point() else None)
+        mine = [each[0].to(tried) for each in self.arguments(np.zeros(1, f"V{rng.SEED_BYTES}"))]
+        try:
+            with generators_from(0, inputs.is_cuda), torch.no_grad():
+                forward({name: each.to(kind) for name, each in self.module.named_parameters()}, tried, *mine)
+        except Exception:  # a custom model may raise anything
+            return None
+        return forward
+
     def arguments(self, seeds: NDArray[void]) -> list[Tensor]:
         """Draw further arguments of :meth:`forward`, of shape [clients, ...], from each client's own seed."""
         return []

@@ -407,7 +407,8 @@ def _training_parts(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, T
     device = devices.here(inputs.plan.scenario.engine.device)
     piece.module.to(device)  # what is frozen, and buffers
     start = {name: aligned(array).to(device) for name, array in piece.extract(inputs.state.parameters).items()}
-    return piece, StackTrainer(piece.forward, inputs.task.client, device, inputs.loss), start
+    like = aligned(inputs.test[0][:1]).to(device)
+    return piece, StackTrainer.of_piece(piece, inputs.task.client, device, inputs.loss, like), start
 
 
 def _why_one_by_one(inputs: RunInputs) -> str:

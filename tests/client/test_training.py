@@ -16,6 +16,8 @@ from fedamp.federation.local_training import LocalTraining
 from fedamp.models.masks import Masks
 from fedamp.models.model import Model
 from fedamp.models.networks import Network, build
+from fedamp.models.pieces import Piece
+from tests.client.second_device import WithTable
 
 SEEDS = rng.client_seeds(0, "test", 1, np.arange(5))
 SIZES = np.array([5, 0, 1, 7, 4])
@@ -137,6 +139,32 @@ def test_faster_ways_train_as_under_vmap(model: str, recipe: str) -> None:
         assert torch.equal(start[name], before[name]), "the start is not overwritten"
     np.testing.assert_allclose(trained.losses, under_vmap.losses, rtol=1e-5)
     np.testing.assert_array_equal(trained.records, under_vmap.records)
+
+
+class Promoting(WithTable):
+    """A model that adds float32 numbers of its own, so that its code does not compute in bfloat16."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs + torch.linspace(0, 1, inputs.shape[1]))
+
+
+@pytest.mark.parametrize("kind", [WithTable, Promoting])
+@pytest.mark.parametrize("recipe", ["minibatches", "momentum"])
+def test_bfloat16_rounds_and_casts_where_the_code_of_the_model_takes_it(kind: type[WithTable], recipe: str) -> None:
+    torch.manual_seed(1)
+    module = kind((12,), 4)
+    start, cohort = parameters_of(module), make_cohort((12,))
+    piece, low = Piece(module, frozenset(), known=False), RECIPES[recipe].model_copy(update={"precision": "bfloat16"})
+    trainer = StackTrainer.of_piece(piece, low, "cpu", losses.CrossEntropy(), torch.zeros(1, 12))
+    assert trainer.casts == (kind is WithTable)
+    found, again = (trainer.train(start, cohort, SEEDS).updates for _ in range(2))
+    exact = StackTrainer(forward_of(module), RECIPES[recipe]).train(start, cohort, SEEDS).updates
+    for name, update in exact.items():
+        assert torch.equal(found[name], again[name])
+        assert found[name].dtype == torch.float32
+        # Numbers have eight bits, so a step is within some percent.
+        assert 0 < float((found[name] - update).norm()) < 0.05 * float(update.norm())
+    assert module.table.dtype == torch.float32, "the module stays as it is"
 
 
 def test_channels_of_clients_refuse_other_uses_of_parameters() -> None:
