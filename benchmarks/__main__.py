@@ -14,6 +14,7 @@ from benchmarks.record import ROOT, Finished
 MINUTES = {
     "studies.idea": 1,
     "studies.demo": 3,
+    "studies.install_sizes": 1,
     "studies.persons": 2,
     "leaderboard": 2,
     "speed.noise": 1,

@@ -12,7 +12,16 @@ import benchmarks.__main__ as everything
 from benchmarks import record
 from benchmarks.record import ROOT, Finished, put_in, table
 from benchmarks.speed import deployment, gpu, simulation, simulators, zoo
-from benchmarks.studies import correlated, demo, federation_tasks, federations, idea, lora_remedies, submodels
+from benchmarks.studies import (
+    correlated,
+    demo,
+    federation_tasks,
+    federations,
+    idea,
+    install_sizes,
+    lora_remedies,
+    submodels,
+)
 from benchmarks.studies.federation_tasks import TASKS
 from benchmarks.studies.federations import Bench, Cell, cells
 
@@ -127,13 +136,15 @@ def test_the_pages_show_what_is_stored(monkeypatch):
     for name, schemes in lora_remedies.SCHEMES.items():
         monkeypatch.setitem(TASKS, name, replace(lora_remedies.FACTORS, schemes=schemes))
     runs, ways, remedies = (Bench(each.RESULTS, False).runs for each in (federations, submodels, lora_remedies))
-    noisy = correlated.stored()
+    noisy, extras = correlated.stored(), json.loads(install_sizes.RESULTS.read_text())["extras"]
     stored = (
         (ROOT / "README.md", "federations: sections, short", federations.short_table(runs)),
         (ROOT / "README.md", "federations: worth", federations.worth(runs)),
         (demo.PAGE, "demo", demo.told(json.loads(demo.RESULTS.read_text())["accuracies"])),
         (simulation.PAGE, "table: simulation", simulation.in_markdown(json.loads(simulation.RESULTS.read_text()))),
         (deployment.PAGE, "deployment", table(deployment.rows(json.loads(deployment.RESULTS.read_text())))),
+        (install_sizes.PAGE, "install sizes", install_sizes.main_table(extras)),
+        (install_sizes.PAGE, "install sizes: more", install_sizes.more_table(extras)),
         (submodels.PAGE, "federations: submodels", submodels.table(ways + runs)),
         (lora_remedies.PAGE, "federations: remedies", lora_remedies.table(remedies)),
         (correlated.PAGE, "numbers: matrices", table(correlated.matrices_table(noisy))),

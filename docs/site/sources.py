@@ -38,7 +38,7 @@ EARLIER = {
 }
 """Results from before results held their commit: the one that added the last of them (``git log --follow``)."""
 
-COMPUTED = {"docs/research/accounting.md", "docs/install.md", "docs/matrix.md", "docs/research/leaderboard.md"}
+COMPUTED = {"docs/research/accounting.md", "docs/matrix.md", "docs/research/leaderboard.md"}
 """Pages whose tables of numbers are no measurements: tests compute them again, or a verified file is beside each."""
 
 
