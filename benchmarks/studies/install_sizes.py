@@ -6,7 +6,6 @@ An extra's packages are those that its requirements need, and theirs. Their size
 metadata list, without compiled ones: so one environment (``make install``) measures all extras.
 """
 
-import json
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -21,19 +20,19 @@ from benchmarks.record import ROOT, made, put_in, store, table
 
 PAGE, RESULTS = ROOT / "docs" / "install.md", Path(__file__).with_suffix(".json")
 MAIN = {
-    "": "[the accountant](accountant.md), `fedamp-accounting`, and `fedamp verify` of [a released bundle](releasing.md)",
+    "": "[the accountant](accountant.md), and `fedamp verify` of [a released bundle](releasing.md)",
     "signatures": "the same, and a check of the bundle's signature",
     "train": "all other commands of `fedamp`, on one processor or [in a deployment](deployment.md)",
     "data": "`train`, and [your data](data.md) in csv, JSON, parquet, images, or from Hugging Face",
-    "report": "`train`, and pictures, pages, `fedamp sweep`, `compare`, `report` and `release`",
+    "report": "`train`, and pictures, `fedamp sweep`, `compare`, `report` and `release`",
     "ray": "`train`, and simulations on all processors, GPUs and [machines](cluster.md)",
     "all": "`data`, `report` and `ray`",
 }
 """The extras of the first table: what works with each."""
 MORE = {
     "peft": "[transformers and adapters](models.md#transformers-and-adapters)",
-    "tokenizers": "[texts](data.md#texts) in other tokens than characters",
-    "rdata": "the [ratings](data.md) of the data set `insteval`",
+    "tokenizers": "[texts](data.md#texts) in tokens of words",
+    "rdata": "the data set `insteval`",
     "scikit-learn": "`FedampClassifier`",
     "pandas": "`run.frame()`",
     "tensorboard": "[a tracker](studies.md#trackers)",
@@ -124,7 +123,7 @@ def more_table(found: dict[str, Any]) -> str:
     """The others, with what each adds to ``train``, or to the accountant alone where it does not need ``train``."""
     return table(
         [
-            {"extra": f"`{extra}`", "what works with it": words, "MB more": f"{found[extra]['more_megabytes']:,.0f}"}
+            {"extra": f"`{extra}`", "for": words, "MB more": f"{found[extra]['more_megabytes']:,.0f}"}
             for extra, words in MORE.items()
         ]
     )
