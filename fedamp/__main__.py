@@ -2,7 +2,7 @@
 
 import sys
 
-from fedamp.base.start import seldom_collected
+from fedamp.base.start import leave_process, seldom_collected
 from fedamp.errors import InputError, missing
 
 
@@ -15,6 +15,15 @@ def main() -> None:
         _accountant_alone(error)
     else:
         with_all_commands()
+
+
+def run_process() -> None:
+    """Run the command as :func:`main` does, in a process of its own, which ends sooner."""
+    try:
+        main()
+    except SystemExit as end:
+        leave_process(end)
+        raise
 
 
 def _accountant_alone(error: ModuleNotFoundError) -> None:
@@ -35,7 +44,7 @@ def _accountant_alone(error: ModuleNotFoundError) -> None:
 
 if __name__ == "__main__":  # the processes of a sweep import this module too
     try:
-        main()
+        run_process()
     finally:
         # A Ctrl-C that came while code in a string was run, as dataclasses and numba do, is remembered until the next
         # such code; a module run with -m would end by the signal whatever its exit status.

@@ -1,5 +1,7 @@
 """How little a command imports and computes before it answers: by counts, because no outcome may depend on seconds."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -26,6 +28,30 @@ def test_words_about_commands_and_keys_need_no_accountant(tmp_path, name, needed
     assert not LARGE & set(packages(found))
     assert not {each for each in found if each.startswith(("fedamp.accounting", "fedamp.server.loop", "scipy.special"))}
     assert sum(each.startswith("fedamp") for each in found) <= most
+
+
+@pytest.mark.parametrize("status", [None, 3])
+def test_a_process_is_left_with_its_status_and_its_modules_whole(status):
+    """Threads and functions of atexit end first. A profiler, which writes at the end, is not cut off."""
+    program = f"""
+import atexit, sys, threading
+from fedamp.base.start import leave_process
+
+class Module:
+    def __del__(self):
+        print("taken apart")
+
+module, end = Module(), SystemExit({status})
+sys.setprofile(lambda *_: None)
+leave_process(end)
+sys.setprofile(None)
+atexit.register(print, "function")
+threading.Timer(0.2, print, ["thread"]).start()
+print("before")
+leave_process(end)
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout.split()) == (status or 0, ["before", "thread", "function"])
 
 
 @pytest.mark.slow

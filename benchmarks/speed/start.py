@@ -32,11 +32,11 @@ def end(*_):
 
 atexit.register(tell)
 sys.argv = ["fedamp", *sys.argv[1:]]
-from fedamp.__main__ import main
+from fedamp.__main__ import run_process
 if sys.argv[1] == "run":
     from fedamp.strategies.private import PrivateStrategy
     PrivateStrategy.order_round = end
-main()
+run_process()
 """
 COMPLETION = {"_FEDAMP_COMPLETE": "complete_bash", "COMP_WORDS": "fedamp run digits --set privacy.", "COMP_CWORD": "4"}
 COMMANDS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {

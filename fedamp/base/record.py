@@ -23,7 +23,9 @@ class Record(BaseModel):
     never ignores what a newer one has written.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True, defer_build=True
+    )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

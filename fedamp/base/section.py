@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 class Section(BaseModel):
     """Base of all sections: frozen, and strict about keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 @dataclass(frozen=True)
