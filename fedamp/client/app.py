@@ -33,7 +33,7 @@ from fedamp.client.unit_vectors import sum_vectors
 from fedamp.client.worker import LocalParameters, NodeSum, TrainingNode, TrainReport
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, RoundAnswer, RoundOrder, message_content, sealed_bytes
-from fedamp.errors import DataError, DeploymentError, ModelError, one_line
+from fedamp.errors import DataError, DeploymentError, ModelError, UnwritableError, one_line
 from fedamp.extension import keys, named, offered
 from fedamp.federation.local_training import LocalTraining
 from fedamp.models.custom import generators_from
@@ -157,8 +157,8 @@ class PrivateClientApp(ClientApp):
                 why = one_line(error)
                 log.warning("refused: %s", why)
             else:  # it may tell what is in the records
-                why = NODE_FAILED
-                log.exception("this node could not do what it was asked")
+                why, is_full = NODE_FAILED, isinstance(error, UnwritableError)  # whose line says all
+                log.error("this node could not do what it was asked: %s", one_line(error), exc_info=not is_full)
             again = isinstance(error, configuration.StartedAgainError)
             status = AnswerStatus.STARTED_AGAIN if again else AnswerStatus.FAILED
             data = RoundAnswer(text=why, status=status).sealed(order)

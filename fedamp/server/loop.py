@@ -109,7 +109,8 @@ def rounds(
                 if journal.lacks_side_release:
                     hooks.before_question()
                     strategy.units_left = hooks.units_left()
-                    journal.ledger.enter_side_release(play_side_sum(strategy, grid))
+                    if (side := play_side_sum(strategy, grid)) is not None:
+                        journal.ledger.enter_side_release(side)
         journal.finish()
         journal.check_trained(grid)
 
@@ -206,7 +207,7 @@ def _collect_sum(strategy: PrivateStrategy, grid: Grid, asked: AskedRound) -> Ag
     return strategy.sum_replies(asked, replies)
 
 
-def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> SideRelease:
+def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> SideRelease | None:
     """Ask some units for their side sum over the strategy's model, and release it; nothing is written down.
 
     It costs :meth:`fedamp.federation.side_sums.SideSum.cost`, which the caller has reserved.
@@ -216,6 +217,9 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
         grid: the nodes.
         units: ids, int64; default: all.
 
+    Returns:
+        The release; None if its sum is lost, which costs the same.
+
     Raises:
         FederationError: too few of them answered; nothing was released.
     """
@@ -224,9 +228,7 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
     assert side is not None, "the strategy has asked for it"
     strategy.pipeline.check_reported(side.key, count, aggregate)
     aggregate.check_possible()
-    found = strategy.pipeline.side_release(strategy.state, aggregate, count)
-    assert found is not None, "it was asked for"
-    return found
+    return strategy.pipeline.side_release(strategy.state, aggregate, count)
 
 
 @contextmanager

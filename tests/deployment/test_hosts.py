@@ -97,6 +97,17 @@ def test_the_page_between_hosts_gives_the_model_of_a_simulation(folder):
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_run_goes_on_after_each_fault(folder, kind, subtests):
     with federation(folder, kind) as play:
+        play.wait_complete(0)
+        with subtests.test("metrics"):
+            read = (
+                "import urllib.request as all; print(all.urlopen('http://{}:9464/metrics', timeout=60).read().decode())"
+            )
+            assert "fedamp_rounds_total" in ask(play.hosts, "server", read.format("127.0.0.1"))
+            assert "refused" in ask(play.hosts, "site0", read.format(play.hosts.address("server")))
+        with subtests.test("looks for tasks"):  # often on a node, for each message; seldom on the server, for a run
+            starters = play.machines.family("flower-superexe")
+            found = sorted(each.environ().get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "") for each in starters)
+            assert found == ["", *["0.2"] * len(NODES)]
         for fault in FAULTS:
             if kind in fault.kinds:
                 with subtests.test(fault.name):

@@ -1,6 +1,7 @@
 """What happens to a run on Ray: its processes are killed, it starts beside busy BLAS threads."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -97,3 +98,13 @@ def test_ray_starts_while_this_process_multiplies_matrices(tmp_path):
     command = [sys.executable, "-c", BESIDE_BLAS, ROOT, tmp_path / "log.txt"]
     done = subprocess.run(command, env=threads, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1 []\n"), done.stderr
+
+
+@pytest.mark.slow
+def test_ray_that_starts_slowly_is_waited_for(tmp_path):
+    """Ray itself gives its node 30 s. Here it takes 40 at least, by Ray's own delay for tests."""
+    slow = ENVIRONMENT | {"RAY_testing_asio_delay_us": "NodeInfoGcsService.grpc_server.RegisterNode=40000000:40000000"}
+    out = tmp_path / "run"
+    subprocess.run([*FEDAMP, *RUN, "--set=rounds=1", "--out", out], env=slow, check=True, capture_output=True)
+    started = re.search(r"ready after ([\d.]+) s", (out / "log.txt").read_text())
+    assert float(started[1]) > 40

@@ -263,7 +263,7 @@ class SecureSums(ClippedSums):
         spent = {name: round_ for name, round_ in last.items() if round_ >= order.round}
         told = [f"node {name}: it has signed the survivors of round {round_} already" for name, round_ in spent.items()]
         self._round.collector.errors += told
-        if order.trains and list(spent.values()).count(order.round) > self.terms.settings.dropped:
+        if list(spent.values()).count(order.round) > self.terms.settings.dropped:
             self._round.is_lost = True
             why = "nodes have signed its survivors, and that attempt has not ended"
             log.warning("round %d is lost: %d %s; it is charged, and adds zero", order.round, len(spent), why)

@@ -28,6 +28,7 @@ from fedamp.extensions.secure.protocol import MemberKeys
 from fedamp.extensions.secure.secure_sums import honest_norm
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.runs.folder import RunFolder
+from fedamp.runs.verification import verify_ledger
 from fedamp.server.loop import ask, play
 from fedamp.server.setup import prepare
 from tests.extensions.secure.consortium import (
@@ -679,3 +680,22 @@ def test_a_round_that_ends_after_its_signatures_is_lost_and_the_run_goes_on(tmp_
     consortium.strategy = consortium.prepared.strategy(consortium.prepared.state)
     with pytest.raises(FederationError, match=r"0 nodes sent keys.*has signed the survivors of round 2 already"):
         consortium.play()
+
+
+def test_a_last_evaluation_that_is_lost_is_charged_and_the_run_ends_without_it(tmp_path):
+    evaluation = "evaluation={on: clients, noise_multiplier: 20}"
+    consortium = Consortium(tmp_path, "rounds=1", PLAIN_NOISE, "check_in={scheme: all}", evaluation)
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+
+    class Loses(Silent):
+        def round_done(self, record):
+            consortium.dropped = {"unmask": list(FIVE)}
+
+    with pytest.raises(FederationError, match="helped to unmask"):
+        play(consortium.prepared, consortium, folder, Loses())
+    consortium.dropped = {}
+    assert play(consortium.prepared, consortium, folder, Silent()).stopped_because == "finished"
+    verdicts = {check.name: (check.verdict, check.found) for check in verify_ledger(folder.path)}
+    assert verdicts["evaluation"] == ("caution", "charged, and 0 released")
+    assert "fail" not in dict(verdicts.values())
