@@ -47,6 +47,15 @@ class NoiseScheme(Declared):
         """
         return ()
 
+    def fitted_to(self, check_in: CheckIn, rounds: int) -> "NoiseScheme":
+        """Return the scheme of a run, where its noise depends on the rounds in which a unit may take part.
+
+        Args:
+            check_in: of the scenario.
+            rounds: of the run.
+        """
+        return self
+
     def noise_of(self, coefficients: Coefficients, multipliers: Iterable[float]) -> Noise:
         """Make the mechanism that draws the noise.
 

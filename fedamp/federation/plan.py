@@ -165,7 +165,8 @@ class Plan:
     def noise(self) -> Noise:
         """Mechanism that draws the noise of each round, independent or correlated."""
         multipliers = [part.noise_multiplier for part in self.parts]
-        return self.scenario.privacy.noise.noise_of(self.coefficients, multipliers)
+        scheme = self.scenario.privacy.noise.fitted_to(self.scenario.check_in, self.scenario.rounds)
+        return scheme.noise_of(self.coefficients, multipliers)
 
     @cached_property
     def agreed_terms(self) -> Any:

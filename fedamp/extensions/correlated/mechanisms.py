@@ -24,7 +24,22 @@ Pair = tuple[Floats, Floats]  # numbers as sums of two, the second one below the
 Arrays64 = dict[str, Floats]
 
 
-class _CorrelatedGaussian(Noise):
+def check_size(name: str, size: float, deviation: float) -> None:
+    """Refuse earlier noise that float64 may not hold exactly.
+
+    Args:
+        name: of the array.
+        size: of its largest number.
+        deviation: of independent noise.
+
+    Raises:
+        ValueError: it is of more than ``_MOST`` deviations.
+    """
+    if size > _MOST * deviation:
+        raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be exact")
+
+
+class CorrelatedGaussian(Noise):
     """Noise n_t = z_t - r_t, with r_t of the noise of earlier rounds, which it cancels.
 
     With C the lower triangular Toeplitz matrix of the coefficients 1, c_1, c_2, .., the release of round t is y_t = x_t
@@ -36,10 +51,10 @@ class _CorrelatedGaussian(Noise):
     n_(t-1) + c_2 n_(t-2) + .. is computed without rounding, and y_t is x_t - r_t + z_t, rounded once to the grid.
 
     Attributes:
-        coefficients: c_1, c_2, .., the coefficient of the round itself being 1.
+        norm: deviation of z over that of independent noise.
     """
 
-    coefficients: tuple[float, ...]
+    norm: float
 
     @abstractmethod
     def _left(self, state: State, name: str, deviation: float) -> Pair:
@@ -71,8 +86,7 @@ class _CorrelatedGaussian(Noise):
         """
         if hidden:
             raise ValueError("mixing hides a round beside independent noise only")
-        norm = norm_of(self.coefficients)
-        deviations = {name: norm * deviation for name, deviation in deviation_of.items()}
+        deviations = {name: self.norm * deviation for name, deviation in deviation_of.items()}
         whole: dict[str, Floats] = {}
         exact = {name: array.copy() for name, array in sums.items()}
         for name, array in sums.items():
@@ -86,7 +100,7 @@ class _CorrelatedGaussian(Noise):
         return self._following(state, {name: array - exact[name] for name, array in sums.items()})
 
 
-class BandedGaussian(_CorrelatedGaussian):
+class BandedGaussian(CorrelatedGaussian):
     """Noise of at least two bands.
 
     Args:
@@ -94,7 +108,7 @@ class BandedGaussian(_CorrelatedGaussian):
     """
 
     def __init__(self, coefficients: Sequence[float]) -> None:
-        self.coefficients = tuple(coefficients)
+        self.coefficients, self.norm = tuple(coefficients), norm_of(coefficients)
 
     def init(self, parameters: Arrays) -> State:
         """Return the state before the first round: zeros, float64.
@@ -116,12 +130,11 @@ class BandedGaussian(_CorrelatedGaussian):
         left = np.zeros(state["1"][name].shape)
         for back, coefficient in enumerate(self.coefficients, 1):
             left += coefficient * state[str(back)][name]
-            if max(np.abs(left).max(), np.abs(state[str(back)][name]).max()) > _MOST * deviation:
-                raise ValueError(f"noise: {name}: earlier noise of more than {_MOST:g} deviations cannot be exact")
+            check_size(name, max(np.abs(left).max(), np.abs(state[str(back)][name]).max()), deviation)
         return left, np.zeros(left.shape)
 
 
-class BufferedGaussian(_CorrelatedGaussian):
+class BufferedGaussian(CorrelatedGaussian):
     """Noise without bands, from d buffers (a buffered linear Toeplitz matrix; Dvijotham et al. 2024, 2404.16706).
 
     r_t = sum_i a_i B_i, and each buffer becomes l_i B_i + n_t, so that c_j = sum_i a_i l_i^(j - 1). No float64 holds
@@ -139,6 +152,7 @@ class BufferedGaussian(_CorrelatedGaussian):
 
     def __init__(self, coefficients: Sequence[float]) -> None:
         self.coefficients, self.buffers = tuple(coefficients), buffers_of(coefficients)
+        self.norm = norm_of(coefficients)
 
     def init(self, parameters: Arrays) -> State:
         """Return the state before the first round: the buffers and their rests, zeros, float64."""

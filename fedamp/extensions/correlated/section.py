@@ -37,6 +37,20 @@ _Given = tuple[Annotated[float, Field(ge=0, le=2)], ...]
 BANDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # numbers of bands that ``auto`` compares
 
 
+def check_exact(scheme: str, multipliers: Iterable[float]) -> None:
+    """Refuse noise multipliers with which float64 does not hold the noise of a scheme exactly.
+
+    Raises:
+        ScenarioError: one is outside of ``MULTIPLIERS``.
+    """
+    for each in multipliers:
+        if not MULTIPLIERS[0] <= each <= MULTIPLIERS[1]:
+            raise ScenarioError(
+                f"privacy.noise: {scheme} noise is exact for noise multipliers in {list(MULTIPLIERS)}, got {each:.4g}; "
+                "expected: scheme independent"
+            )
+
+
 class BandedNoise(NoiseScheme):
     """Noise that is correlated over ``bands`` rounds (banded matrix factorisation)."""
 
@@ -122,12 +136,7 @@ class BandedNoise(NoiseScheme):
         """
         if not any(coefficients):
             return IndependentGaussian()
-        for each in multipliers:
-            if not MULTIPLIERS[0] <= each <= MULTIPLIERS[1]:
-                raise ScenarioError(
-                    f"privacy.noise: {self.scheme} noise is exact for noise multipliers in {list(MULTIPLIERS)}, got "
-                    f"{each:.4g}; expected: scheme independent"
-                )
+        check_exact(self.scheme, multipliers)
         return self._of(coefficients)
 
     def _of(self, coefficients: Coefficients) -> Noise:
