@@ -213,6 +213,7 @@ TRANSFORM = 7.0
 
 MOST_ROWS = 16_384  # draws that are summed at once
 SUMMING = 4 * MOST_ROWS * UNIT + 1e-11  # relative, of sums of numbers >= 0, of a batch and then of 100,000 batches
+SMOOTHED = 2**15 * UNIT  # of smoothed excesses, relative, and of the scale that they belong to; see ``smoothed_excess``
 RENYI_ROUNDING = 1e-11  # of Rényi divergences, relative: a thousand times the largest error seen, not a worst case
 
 
@@ -675,6 +676,22 @@ def sums_of_logs(a, b, scales, stakes, total):  # type: ignore[no-untyped-def]
             if value <= 0:
                 break
             total[i] += np.log1p(stakes[i] * value)
+
+
+@compiled(nogil=True)
+def smoothed_excess(log_a, log_b, epsilon, smoothing, values, falls):  # type: ignore[no-untyped-def]
+    """Fill means of (a e^(s z - s^2 / 2) - e^epsilon b)+ over a standard normal z, s the ``smoothing`` >= 0.1.
+
+    They are a Phi(d + s) - e^epsilon b Phi(d) (Black, Scholes 1973), 0 where d < -37, and fall by e^epsilon b Phi(d) as
+    epsilon rises. docs/research/k-of-t.md, "Rounding", bounds the errors.
+    """
+    for i in range(len(log_a)):
+        d = (log_a[i] - log_b[i] - epsilon) / smoothing - smoothing / 2
+        values[i] = falls[i] = 0.0
+        if d >= -37.0:
+            falls[i] = np.exp(epsilon + log_b[i]) * (1.0 if d > 8.0 else math.erfc(-d * 0.5**0.5) / 2)
+            share = 1.0 if d > 8.0 else math.erfc(-(d + smoothing) * 0.5**0.5) / 2
+            values[i] = max(np.exp(log_a[i]) * share - falls[i], 0.0)
 
 
 @compiled(nogil=True)

@@ -765,8 +765,7 @@ class Mechanism:
         laws = list[Callable[[], Law]]()
         for each in reversed(self.costlier_mechanisms()):
             laws.append(partial(numerical_law, each, detail))
-        # The rule for means of Gaussian ratios is for all factors together; a law of known rounds would be far above.
-        add = None if dependent and self.is_mean_of_gaussians else AddProposal
+        add = None if self.is_mean_of_gaussians else AddProposal
         run = SampledRun(uppers)
         if all(map(operator.is_, uppers, lowers)):
             return SampledProfile(run, run, tuple(laws), add=add)

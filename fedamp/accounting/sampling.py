@@ -43,6 +43,7 @@ from fedamp.accounting.arithmetic import (
     EXPONENT,
     MOST_ROWS,
     SIDE_BY_SIDE,
+    SMOOTHED,
     SUMMING,
     UNIT,
     Array,
@@ -106,8 +107,7 @@ class GaussianRound:
         shifts = np.broadcast_to((exponents - 0.5) * precision**2, counts.shape)  # of each row's classes
         ratios *= precision
         ratios += np.repeat(shifts.ravel(), counts.ravel()).reshape(ratios.shape)
-        # One class alone is the add direction, which asks for the sum; one after the other, as compiled code adds.
-        log_of_products = np.cumsum(ratios, axis=1)[:, -1] if len(exponents) == 1 else np.zeros(0)
+        log_of_products = ratios.sum(axis=1)
         with np.errstate(over="ignore"):  # refused where X is computed
             return np.exp(ratios, out=ratios), log_of_products
 
@@ -315,6 +315,13 @@ class HiddenRounds:
         return log_beginnings(self._alone_beginnings, ratios)[:, 0]
 
     @cached_property
+    def common_spread(self) -> float:
+        """Standard deviation of log X as all rounds' noise moves alike; 0: log X is not linear along that direction."""
+        if not isinstance(self.round, GaussianRound) or any(self.chances[:-1]):
+            return 0.0
+        return self.people * self.most_rounds / self.round.noise_multiplier / math.sqrt(self.rounds)
+
+    @cached_property
     def _alone_beginnings(self) -> "Beginnings":
         return Beginnings.of_factors([self])
 
@@ -388,6 +395,7 @@ class HiddenRounds:
         outside = 16 * (math.lgamma(self.rounds + 1) + self.rounds + 1) - 8 * self.most_rounds * math.log(rate)
         outside -= 8 * self.rounds * math.log1p(-rate) if rate < 1 else 0.0
         units = 3 * self.rounds + (4 * EXPONENT + 4) * self.most_rounds + outside
+        units += (self.rounds + 16) * EXPONENT * self.most_rounds if self.common_spread else 0.0  # of the common shift
         return units * UNIT + 2 * self.most_rounds * self.round.law_rounding + self.chance_rounding
 
 
@@ -639,6 +647,7 @@ class Proposal(ABC):
         moment: the bound on v; its order is the power of X in the density of R.
         variation: bound on the total variation between the draws and R.
         relative: bound on the relative error of v, X aside.
+        smoothing: standard deviation of a part of log X over which v is a mean, in closed form; 0: there is none.
     """
 
     run: SampledRun
@@ -647,6 +656,7 @@ class Proposal(ABC):
     moment: Moment
     variation: float
     relative: float
+    smoothing: float = 0.0
 
     def log_bound(self, epsilon: float) -> float:
         """Return log of the largest value of v."""
@@ -654,7 +664,18 @@ class Proposal(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
-        """Draw logs of two positive numbers a and b; v = (a - exp(epsilon) b)+."""
+        """Draw logs of two positive numbers a and b; v = (a - exp(epsilon) b)+, smoothed."""
+
+    def excesses(self, log_a: Array, log_b: Array, epsilon: float | Array) -> tuple[Array, Array]:
+        """Return v of draws, and how fast it falls as epsilon rises."""
+        if self.smoothing:
+            values, falls = np.empty((2, len(log_a)))
+            arithmetic.smoothed_excess(log_a, log_b, epsilon, self.smoothing, values, falls)
+            return values, falls
+        excess = log_a - log_b - epsilon
+        met = excess > 0
+        values = np.where(met, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
+        return values, np.where(met, np.exp(epsilon + log_b), 0.0)
 
     def for_run(self, run: SampledRun) -> "Proposal":
         """Return the same proposal for another run."""
@@ -709,6 +730,7 @@ _WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the leas
 _VERY_WIDE = 3.0  # the same, where other proposals need tables of their own
 _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
 _MOST_COINS = 64  # orders of independent rounds to try
+_LEAST_SMOOTHING, _MOST_SMOOTHING = 0.1, 27.0  # and the most times the order; docs/research/k-of-t.md, "Rounding"
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
 _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 _EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
@@ -829,7 +851,8 @@ class RemoveProposal(Proposal):
     docs/research/k-of-t.md has the proofs (Propositions 1 to 3). Y is the product of (1 + r x)^u over all ratios x;
     without it (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for little noise, X^t stands
     for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5). With
-    correlated noise Y is X^t G^g, G that of :class:`DependentTilt`.
+    correlated noise Y is X^t G^g, G that of :class:`DependentTilt`. With X^t alone v is the mean over the noise that
+    moves all rounds of Gaussian factors alike (Proposition 1').
 
     Args:
         run: the released run.
@@ -861,6 +884,11 @@ class RemoveProposal(Proposal):
         for factor, coin in zip(run.hidden_factors, self._coins, strict=False):
             law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
             self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
+        variance = 0.0
+        for factor in run.hidden_factors:
+            variance += factor.copies * factor.common_spread**2
+        if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift):
+            self.smoothing = math.sqrt(variance)
         self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden_factors)) if order < 2 else []
         off = 0.0
         for each, _ in self._powers:
@@ -869,8 +897,8 @@ class RemoveProposal(Proposal):
 
     def _draw_ratios(
         self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
-    ) -> tuple[Array, NDArray[np.int32]]:
-        """Draw ratios of factor j, and how many of them have each exponent.
+    ) -> tuple[Array, NDArray[np.int32], Array]:
+        """Draw ratios of factor j, how many of them have each exponent, and the logs of their products.
 
         Binomial numbers more than ten standard deviations out do not occur; ``variation`` has 1e-12 for that.
         """
@@ -885,12 +913,13 @@ class RemoveProposal(Proposal):
             counts = np.pad(counts, ((0, 0), (0, self.coins + 1)))
             exponents = np.append(exponents, np.arange(self.coins + 1.0))
             counts[independent, width:] = rng.multinomial(factor.rounds, self._coins[j].chances, size=some)
-        return factor.round.draw(rng, exponents, counts)[0], counts
+        ratios, log_of_products = factor.round.draw(rng, exponents, counts)
+        return ratios, counts, log_of_products
 
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Draw logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
         second = rng.random(draws) >= self._share
-        log_ratio, log_power, log_second = np.zeros((3, draws))
+        log_ratio, log_power, log_second, shift = np.zeros((4, draws))
         for j, factor in enumerate(self.run.factors):
             for _ in range(factor.copies):
                 tilted = self._tilted[j]
@@ -900,8 +929,11 @@ class RemoveProposal(Proposal):
                     log_second += self.drift * log_mean
                     log_ratio += one
                     continue
-                ratios, _ = self._draw_ratios(rng, j, second & (self.coins > 0))
+                ratios, _, log_of_products = self._draw_ratios(rng, j, second & (self.coins > 0))
                 log_ratio += factor.log_ratios(ratios)
+                if self.smoothing and factor.common_spread:
+                    centred = log_of_products + factor.rounds * factor.round.log_moment(2.0) / 2
+                    shift += factor.people * factor.most_rounds / factor.rounds * centred
                 if self._powers:
                     powers, log_total = self._powers[j]
                     log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
@@ -912,9 +944,11 @@ class RemoveProposal(Proposal):
                     )
         if self.drift:
             log_second += self.order * log_ratio - self._drifted_moment
-        return self._log_excess(
-            log_ratio, log_ratio + log_power if self._powers else self.order * log_ratio, log_second
-        )
+        log_power = log_ratio + log_power if self._powers else self.order * log_ratio
+        if self.smoothing:  # means over the shift, under Q, of X and of the density
+            log_power += (self.order * self.smoothing) ** 2 / 2 - self.order * shift
+            log_ratio += self.smoothing**2 / 2 - shift
+        return self._log_excess(log_ratio, log_power, log_second)
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Draw like ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n).
@@ -931,7 +965,7 @@ class RemoveProposal(Proposal):
             return log_a - later, log_b - later
         assert isinstance(tilted, _Tilted)
         independent = rng.random(draws) >= self._share
-        ratios, counts = self._draw_ratios(rng, 0, independent)
+        ratios, counts, _ = self._draw_ratios(rng, 0, independent)
         held = arithmetic.shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
         log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
         later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
@@ -1100,6 +1134,8 @@ SEED = 20260713  # of the accountant's own coins, which are independent of all d
 _BATCH = 1_500_000
 """Ratios that a thread draws at once: 12 MB, and as much again on the way."""
 
+_NEWTON = 30  # steps to the epsilon of smoothed draws; mostly five are enough
+
 _PILOT, _PILOT_WORK = 4096, 3e8
 """Draws that tell one proposal from another, and steps of the recursion that they may take."""
 
@@ -1124,7 +1160,7 @@ def certify_deltas(proposal: Proposal, above: Array, below: Array, draws: int, f
     Returns:
         Bounds of the shapes of ``above`` and ``below``.
     """
-    rounding = proposal.run.ratio_rounding
+    rounding = proposal.run.ratio_rounding + (SMOOTHED if proposal.smoothing else 0.0)
     epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
     error = proposal.relative + (proposal.moment.order + 1) * rounding + 4 * SUMMING
     bound = np.exp(np.minimum(np.array(list(map(proposal.log_bound, epsilons.flat))) + error, 700.0))
@@ -1147,7 +1183,7 @@ def _betting_stakes(proposal: Proposal, epsilons: Array, count: int, step: float
     (log_a, log_b), found = _common_draws(proposal), np.zeros(epsilons.shape)
     for part in (slice(0, count), slice(count, None)):
         if found[..., part].size:
-            values = _draw_values(log_a, log_b, epsilons[..., part][..., 0])
+            values = proposal.excesses(log_a, log_b, epsilons[..., part][..., 0])[0]
             found[..., part] = 1 / np.maximum(values.std(axis=0) / step, values.mean(axis=0) + 1e-300)[..., None]
     return found
 
@@ -1158,13 +1194,14 @@ def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
     The random numbers are the same for every proposal.
     """
     log_a, log_b = _common_draws(proposal, draws)
-    low, high = 0.0, 1.0
-    while _draw_values(log_a, log_b, high).mean() > delta:
-        low, high = high, 2 * high
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _draw_values(log_a, log_b, middle).mean() > delta else (low, middle)
-    return _pilot_of_draws(proposal, low, log_a, log_b)
+    epsilon = _epsilon_of(log_a, log_b, delta)
+    for _ in range(_NEWTON if proposal.smoothing else 0):  # the smoothed mean is larger; its log is nearly straight
+        values, falls = proposal.excesses(log_a, log_b, epsilon)
+        step = math.log(values.mean() / delta) * values.mean() / falls.mean() if values.any() else 0.0
+        epsilon = max(epsilon + step, 0.0)
+        if abs(step) < 1e-9 * epsilon:
+            break
+    return _pilot_of_draws(proposal, epsilon, log_a, log_b)
 
 
 def pilots_of_columns(proposal: Proposal, delta: float) -> list[Pilot]:
@@ -1180,13 +1217,14 @@ def pilot_at_epsilon(proposal: Proposal, epsilon: float, draws: int = 0) -> Pilo
 
 def _pilot_of_draws(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:
     """Take a pilot from draws of a and b at one epsilon."""
-    values = _draw_values(log_a, log_b, epsilon)
+    values, falls = proposal.excesses(log_a, log_b, epsilon)
     mean = float(values.mean())
     if not 0 < mean < math.inf:
         return Pilot(proposal, epsilon, 0.0, math.inf, math.inf, 1.0)
-    fall = float(np.exp(epsilon + log_b[values > 0]).sum() / len(values))
     bound = math.exp(min(proposal.log_bound(epsilon) - math.log(mean), 700.0))
-    return Pilot(proposal, epsilon, mean, max(float(values.std()) / mean, 1e-3), bound, max(fall / mean, 1e-9))
+    return Pilot(
+        proposal, epsilon, mean, max(float(values.std()) / mean, 1e-3), bound, max(float(falls.mean()) / mean, 1e-9)
+    )
 
 
 def pilot_draws(run: SampledRun) -> int:
@@ -1198,16 +1236,10 @@ def _epsilon_of(log_a: Array, log_b: Array, delta: float) -> float:
     """Return the epsilon >= 0 at which the mean of (a - exp(epsilon) b)+ is ``delta``."""
     order = np.argsort(log_b - log_a)
     order = order[log_a[order] > log_b[order]]
-    a, b = (np.cumsum(np.exp(np.minimum(each[order], 600.0))) for each in (log_a, log_b))
+    a, b = np.cumsum(np.exp(np.minimum([log_a[order], log_b[order]], 600.0)), axis=1)
     excess = a - b * np.exp(np.minimum(log_a - log_b, 600.0))[order] - len(log_a) * delta
     last = int(np.searchsorted(excess, 0.0)) - 1
     return max(math.log((a[last] - len(log_a) * delta) / b[last]), 0.0) if a[-1:] > len(log_a) * delta else 0.0
-
-
-def _draw_values(log_a: Array, log_b: Array, epsilon: float | Array) -> Array:
-    """Return (a - exp(epsilon) b)+."""
-    excess = log_a - log_b - epsilon
-    return np.where(excess > 0, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
 
 
 def _common_draws(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
@@ -1228,6 +1260,10 @@ def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) 
 
     def summed(drawn: tuple[Array, Array]) -> Array:
         (log_a, log_b), found = drawn, np.zeros(columns.shape)
+        if proposal.smoothing:
+            for j, (scale, stake) in enumerate(zip(scales[0], sorted_stakes[0], strict=True)):
+                found[0, j] = np.log1p(stake * proposal.excesses(log_a, log_b, math.log(scale))[0]).sum()
+            return found
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
             some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
             arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i], found[i])
@@ -1365,14 +1401,14 @@ class SampledProfile:
             at: the delta, or the epsilon, of the question.
             enough: an upper end of the remove direction.
         """
-        known = math.inf if self.add else 0.0
-        for law in self.laws:
+        known = math.inf
+        for law in self.laws if self.add else ():
             with suppress(NotEvaluable):
                 add = law().both_directions[1]
                 known = min(known, (add.epsilon(at) if question == "epsilon" else add.delta(at)).upper)
             if known <= enough:
                 break
-        return known
+        return known if self.add else 0.0
 
     def _one_sided_epsilon(
         self,

@@ -441,15 +441,87 @@ def test_what_a_certificate_may_be_wrong_by_is_taken_from_delta(monkeypatch):
 def test_values_never_exceed_their_bound():
     for proposal in (
         RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 9), 3),
+        RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 9), 1.5),
         RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 5), 2, 3),
         AddProposal(run_of(GaussianRound(0.9), 3, 9, 7), 0.7),
         RemoveProposal(run_of(FiniteRound(numerical_law(Submodels(Gaussian(0.7), 3)).upper), 3, 9, 9), 4),
     ):
         log_a, log_b = proposal.draw(np.random.default_rng(1), 20_000)
         for epsilon in (0.2, 1.0, 3.0):
-            largest = np.max(np.where(log_a > log_b + epsilon, np.exp(log_a) - np.exp(epsilon + log_b), 0.0))
+            largest = np.max(proposal.excesses(log_a, log_b, epsilon)[0])
             assert largest <= math.exp(proposal.log_bound(epsilon)) * (1 + 1e-9)
             assert largest > 0
+
+
+def test_smoothed_excess_is_an_integral_over_the_noise():
+    """By the trapezoid rule, from losses that are hardly met to those that are certain."""
+    z = np.linspace(-40, 40, 40_001)
+    weight = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
+    log_a = np.array([-60.0, -20.0, -3.0, 0.0, 1.0, 5.0, 60.0])
+    for smoothing, epsilon in ((0.1, 0.0), (1.0, 2.0), (7.0, 40.0)):
+        values, falls = np.empty((2, len(log_a)))
+        arithmetic.smoothed_excess(log_a, np.full(len(log_a), -1.0), epsilon, smoothing, values, falls)
+        for one, value, fall in zip(log_a, values, falls, strict=True):
+            inside = one + smoothing * z - smoothing**2 / 2 > epsilon - 1
+            excess = np.exp(one + smoothing * z - smoothing**2 / 2) - math.exp(epsilon - 1)
+            # The kink, and the jump of the slope, lie between two nodes.
+            assert value == pytest.approx(weight @ np.maximum(excess, 0), rel=2e-3, abs=1e-250)
+            assert fall == pytest.approx(math.exp(epsilon - 1) * (weight @ inside), rel=5e-2, abs=1e-250)
+
+
+@pytest.mark.parametrize("order", [3, 1.5])
+def test_smoothed_values_are_means_over_the_noise_common_to_all_rounds(order):
+    """Two of three rounds, by all sets and an integral: the mean of the loss over that of the density of the draws."""
+    noise, drawn = 0.8, []
+
+    class Recorded(GaussianRound):
+        def draw(self, rng, exponents, counts):
+            ratios, log_of_products = super().draw(rng, exponents, counts)
+            drawn.append(np.log(ratios))
+            return ratios, log_of_products
+
+    proposal = RemoveProposal(run_of(Recorded(noise), 2, 3), order)
+    log_a, log_b = proposal.draw(np.random.default_rng(4), 40)
+    values = proposal.excesses(log_a, log_b, 2.0)[0]
+    u, power, pairs = np.linspace(-12, 12, 8001), order - 1, list(itertools.combinations(range(3), 2))
+    weight = np.exp(-(u**2) / 2)
+
+    def moment(first, second, exponent):
+        """E[L_A L_B^exponent] for sets of rounds; x^c has the moment exp(c (c - 1) / (2 s^2))."""
+        held = [(i in first) + exponent * (i in second) for i in range(3)]
+        return math.exp(sum(c * (c - 1) for c in held) / noise**2 / 2)
+
+    if order == 3:
+        total = sum(
+            math.exp(sum(c * (c - 1) for c in (sum(i in each for each in three) for i in range(3))) / noise**2 / 2)
+            for three in itertools.product(pairs, repeat=3)
+        )
+        total /= 27
+    else:
+        total = sum(moment(one, other, power) for one in pairs for other in pairs) * 3 ** -(1 + power)
+    centred = drawn[0] - drawn[0].mean(axis=1, keepdims=True) - 0.5 / noise**2
+    for row, value in zip(centred, values, strict=True):
+        logs = row[:, None] + u / noise / math.sqrt(3)
+        each = [np.exp(logs[list(pair)].sum(axis=0)) / 3 for pair in pairs]
+        x = sum(each)
+        density = x * sum(one**power for one in each) if order < 2 else x**3
+        loss = weight @ np.maximum(x - math.exp(2.0), 0)
+        assert value == pytest.approx(loss / (weight @ density) * total, rel=1e-4)  # the kink
+
+
+def test_rounds_that_are_all_taken_have_no_spread_left():
+    """Nothing is hidden, so that one draw says what a Gaussian release of all rounds costs."""
+    sampled = sampled_of(2.0, 9, 9)
+    assert (
+        sampled.remove.best_pilot(
+            sampled.upper, lambda order, log: order, lambda each: sampling.pilot_at_delta(each, DELTA)
+        ).spread
+        < 0.01
+    )
+    exact = Gaussian(2.0 / 3).epsilon(DELTA)
+    found = sampled.epsilon(DELTA)
+    assert found.lower <= exact.upper
+    assert found.upper >= exact.lower
 
 
 def test_answers_do_not_depend_on_chance_or_threads():
@@ -508,7 +580,9 @@ def test_a_direction_that_cannot_decide_takes_few_draws(monkeypatch):
         return certify_deltas(proposal, above, below, draws, failure)
 
     monkeypatch.setattr(sampling, "certify_deltas", counted)
-    assert Allocation(Gaussian(2.0), 4, 10).epsilon(1e-5).width < 0.015  # 2.68, the add direction 2.65
+    assert (
+        sampled_of_law(numerical_law(Gaussian(2.0)), 4, 10).epsilon(1e-5).width < 0.015
+    )  # 2.68, the add direction 2.65
     assert taken[AddProposal] < taken[RemoveProposal] / 4
 
 
