@@ -531,7 +531,7 @@ class Mechanism:
 
         The add direction is then never the larger one (ours: docs/research/correlated-noise.md).
         """
-        return self.is_mean and all(part.is_mean_of_gaussians for part in self.parts)
+        return self.is_mean and all(map(attrgetter("is_mean_of_gaussians"), self.parts))
 
     def chance_to_take_part(self) -> Fraction:
         """Return at least the chance that a person's data enters the release at all.

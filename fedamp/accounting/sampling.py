@@ -1363,9 +1363,10 @@ class SampledProfile:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
         remove = self._one_sided_epsilon(self.remove, delta, precision, known, highest)
+        if not self.add:
+            return remove
         add = self.add_by_laws("epsilon", delta, remove.upper)
-        direction = self.add or self.remove
-        sample = partial(self._one_sided_epsilon, direction, delta, precision, known, enough=remove.upper)
+        sample = partial(self._one_sided_epsilon, self.add, delta, precision, known, enough=remove.upper)
         return _with_add(remove, add, sample)
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -1401,14 +1402,14 @@ class SampledProfile:
             at: the delta, or the epsilon, of the question.
             enough: an upper end of the remove direction.
         """
-        known = math.inf
+        known = math.inf if self.add else 0.0
         for law in self.laws if self.add else ():
             with suppress(NotEvaluable):
                 add = law().both_directions[1]
                 known = min(known, (add.epsilon(at) if question == "epsilon" else add.delta(at)).upper)
             if known <= enough:
                 break
-        return known if self.add else 0.0
+        return known
 
     def _one_sided_epsilon(
         self,

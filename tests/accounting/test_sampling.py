@@ -21,6 +21,7 @@ from fedamp.accounting import (
     Repeat,
     Spaced,
     Submodels,
+    arithmetic,
     calibrate,
     group,
     sampling,
