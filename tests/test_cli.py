@@ -365,6 +365,10 @@ def test_every_key_is_explained(fedamp, subtests):
         assert {*roots.split(), *re.findall(rf"\b(?:{sections})\.[a-z_]+", words)} <= keys.keys()
     said = json.loads(fedamp("explain", "privacy.unit", "--json").out)
     assert (said["accepts"], said["default"]) == ("client, sample", '"client"')
+    section = messages.explain_key("client")
+    assert (section["accepts"], section["default"]) == ("a section with these keys", "that of each key")
+    assert section["changes with it"] == "see client.steps, client.epochs"
+    assert "disjoint: The split part is cut" in messages.explain_key("submodels")["does"]
     refused = fedamp("explain", "privacy.epsilom")
     assert refused.status == 2
     assert "privacy.epsilon" in one_line(refused.err)

@@ -445,7 +445,10 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return self.with_parts(attained_part)
 
     def costlier_runs(self) -> list[Mechanism]:
-        """List mechanisms of other kinds, or with more rounds, that each cost at least as much."""
+        """List mechanisms of other kinds, or with more rounds, that each cost at least as much.
+
+        They bound the moments. A kind without a law of its own (:class:`PartOfRun`) is bounded by their laws, too.
+        """
         return [self.charged_as()]
 
     def moments(self) -> Moments:

@@ -195,7 +195,7 @@ class Columns(StoredData):
 
 
 class TabularData(Columns, ColumnsData):
-    """Files ``train.parquet`` and ``test.parquet``,or the same in csv, with columns of inputs, labels and clients."""
+    """Files ``train.parquet`` and ``test.parquet``, or the same in csv, with columns of inputs, labels and clients."""
 
     name: Literal["parquet", "csv"]
 

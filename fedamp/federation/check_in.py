@@ -4,9 +4,9 @@ A section of a scenario is the scheme itself. It draws the cohorts, and it gives
 likelihood ratio with which an audit attacks. So the three cannot disagree. Its keys are public; the numbers of rounds
 and units and the seed are arguments.
 
-A further scheme is one class here and its name in ``CHECK_INS``. tests/federation/test_check_in.py holds
-each scheme to one contract. It needs an example of each key: ``Field(examples=[...])``. Schemes of extensions and of
-other packages subclass :class:`CheckIn`, too (:mod:`fedamp.federation.choices`).
+A further scheme is one class here and its name in ``CHECK_INS``. Each key needs an example, ``Field(examples=[...])``,
+which tests/federation/test_check_in.py tries. Schemes of extensions and of other packages subclass :class:`CheckIn`,
+too (:mod:`fedamp.federation.choices`).
 
 >>> scheme = BalancedCheckIn(scheme="balanced", k=3)
 >>> sum(len(cohort) for cohort in scheme.cohorts(rounds=5, units=100, seed=7))

@@ -114,16 +114,29 @@ def explain_key(key: str) -> dict[str, str]:
         close = difflib.get_close_matches(key, paths, n=3, cutoff=0.4) or list(_keys_of(_scenario_schema()))
         raise ScenarioError(f"{key}: no key of a scenario; expected: a path such as {', '.join(close)}")
     nodes = paths[key]
-    defaults = dict.fromkeys(json.dumps(node["default"]) for node in nodes if "default" in node)
-    changes = [words for roots, words in CHANGES.items() if any(f"{key}.".startswith(f"{r}.") for r in roots.split())]
+    defaults = dict.fromkeys(_default_of(node["default"]) for node in nodes if "default" in node)
+    roots = {root: words for several, words in CHANGES.items() for root in several.split()}
+    changes = [words for root, words in roots.items() if f"{key}.".startswith(f"{root}.")]
+    inside = [root for root in roots if root.startswith(f"{key}.")]
     below = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == key]
+    changes = changes or ([f"see {', '.join(inside)}"] if inside else ["nothing else"])
+    options = [option for node in nodes for option in _alternatives_of(node)]
+    one_section = len(options) == 1 and "properties" in options[0]
     return {
         "does": _description_of(nodes),
-        "accepts": _expected_values([option for node in nodes for option in _alternatives_of(node)]),
+        "accepts": "a section with these keys" if one_section else _expected_values(options),
         **({"keys": ", ".join(below)} if below else {}),
         "default": " or ".join(defaults) or "none: it must be given",
-        "changes with it": "; ".join(changes) or "nothing else",
+        "changes with it": "; ".join(changes),
     }
+
+
+def _default_of(value: Any) -> str:
+    """Write a default; of a section its scheme or name, because each key has a default of its own."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    tags = {key: value[key] for key in ("scheme", "name") if key in value}
+    return json.dumps(tags) if tags else "that of each key"
 
 
 @cache
@@ -142,13 +155,16 @@ def _schemas_by_path() -> dict[str, list[Node]]:
 
 
 def _description_of(nodes: list[Node]) -> str:
-    """Join the descriptions of a key; for a section, the first lines of its classes' docstrings."""
-    own = [node["description"] for node in nodes if "description" in node]
-    sections = [
-        option.get("description", "") for node in nodes for option in _alternatives_of(node) if "properties" in option
-    ]
-    words = own or [text.partition("\n")[0].replace("`", "") for text in sections] or ["which of the variants"]
-    return " / ".join(dict.fromkeys(words))
+    """Join the descriptions of a key; for a section, the first lines of its classes' docstrings, with their schemes."""
+    if own := [node["description"] for node in nodes if "description" in node]:
+        return " / ".join(dict.fromkeys(own))
+    words = dict[str, list[str]]()
+    for each in [option for node in nodes for option in _alternatives_of(node) if "properties" in option]:
+        tags = [tag for key in ("scheme", "name") for tag in _tags_of(each, key)]
+        words.setdefault(each.get("description", "").partition("\n")[0].replace("`", ""), []).extend(tags)
+    if len(words) == 1:
+        return next(iter(words))
+    return " ".join(f"{', '.join(tags)}: {text}" for text, tags in words.items()) or "which of the variants"
 
 
 def _expected_values(nodes: list[Node]) -> str:

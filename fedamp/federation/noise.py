@@ -26,8 +26,8 @@ class NoiseScheme(Declared):
 
     Attributes:
         scheme: its name in a scenario.
-        costs_add_up: whether the cost of rounds is the product of the costs of each; false where rounds of a unit meet
-            in the same rows of the noise.
+        costs_add_up: whether rounds cost what as many independent rounds cost, composed; False where rounds of a unit
+            meet in the same rows of the noise.
     """
 
     scheme: str

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # the rest is imported where it is needed, and while Ray star
 
 log = logging.getLogger("fedamp.server.launch")
 
-Progress = Generator["RoundRecord", None, Path]
+PlayedRounds = Generator["RoundRecord", None, Path]
 """Generator of released rounds, which returns the run folder."""
 
 
@@ -75,7 +75,9 @@ def launch(scenario: Scenario, observer: Observer, out: Path | None = None, resu
     return folder.path
 
 
-def launch_by_round(scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False) -> Progress:
+def launch_by_round(
+    scenario: Scenario, observer: Observer, out: Path | None = None, resume: bool = False
+) -> PlayedRounds:
     """Run a scenario, and yield the rounds of :func:`launch` one by one as they are released.
 
     After an early close the run can be resumed. Ctrl-C stops at once.

@@ -189,6 +189,8 @@ def _with_first_releases(inputs: RunInputs, grid: Grid, known: LedgerRecord | No
 def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
     """Take the first three steps of a round alone: order, train, sum. Nothing is released, and no file is written.
 
+    An audit and tests call it; :func:`rounds` has the same steps, and draws the next cohort meanwhile.
+
     Args:
         strategy: in the state after the round before.
         grid: the nodes.

@@ -2,7 +2,8 @@
 
 Replies come from other people's machines: every one is checked here, and none can stop a round. No noise is added here;
 :mod:`fedamp.strategies.pipeline` does that next. A protocol of one's own subclasses :class:`Aggregator`
-(CONTRIBUTING.md has an example).
+(docs/research/additions.md has an example). Its keys in a scenario are a scheme of
+:mod:`fedamp.federation.aggregation`.
 """
 
 import logging
@@ -80,6 +81,8 @@ class ModelParts:
 @dataclass(frozen=True)
 class RoundOrders:
     """The orders of a round by node, and the public facts that their answers must fit.
+
+    :class:`fedamp.strategies.private.AskedRound` holds the messages of these orders.
 
     Attributes:
         orders: by the id of the node.

@@ -75,7 +75,7 @@ def batches_of(plan: Plan, round_: int, units_per_batch: int, dummies: bool = Fa
 
 @dataclass(frozen=True)
 class AskedRound:
-    """The messages of a round, and what their replies are held against.
+    """The messages of a round, and the orders that their replies must answer.
 
     Attributes:
         round: number of the round, from 1; the one after the last round has a side sum alone.

@@ -23,9 +23,9 @@ class MechanismContract(Contract):
     """The tests of a mechanism of your own.
 
     A new kind needs one test class with a typical value of each field; extreme values deserve further classes.
-    CONTRIBUTING ("A mechanism") walks through one. The bracket of delta must contain the oracle's delta, and the Rényi
-    divergences must be above the oracle's. JSON must return an equal object, and hiding or composing must cost as
-    theory says.
+    docs/research/additions.md, "A mechanism", walks through one. The bracket of delta must contain the oracle's delta,
+    and the Rényi divergences must be above the oracle's. JSON must return an equal object, and hiding or composing must
+    cost as theory says.
 
     Attributes:
         mechanism: an example of it, with values of its fields.
