@@ -74,7 +74,7 @@ def _pause(waiting: list[_SentOrder], elapsed: float) -> float:
     """Return the seconds until the next look for replies.
 
     A look costs the SuperLink about 10 ms of a processor for each node that is waited for. So the looks take a fifth of
-    one at most, and a reply waits for a sixteenth of the round's time at most, unless there are many nodes.
+    one at most, and a reply waits for an eighth of the round's time at most, unless there are many nodes.
 
     Args:
         waiting: orders without a reply.
@@ -82,7 +82,7 @@ def _pause(waiting: list[_SentOrder], elapsed: float) -> float:
     """
     if any(order.arrival is not None for order in waiting):  # the rest of a reply is on its way
         return SHORTEST_PAUSE
-    return max(SHORTEST_PAUSE, min(LONGEST_PAUSE, elapsed / 16), PAUSE_EACH * len(waiting))
+    return max(SHORTEST_PAUSE, min(LONGEST_PAUSE, elapsed / 8), PAUSE_EACH * len(waiting))
 
 
 class DeploymentGrid:

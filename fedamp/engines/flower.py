@@ -8,7 +8,7 @@ import itertools
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -173,7 +173,7 @@ def is_simulated(grid: Grid) -> bool:
     return isinstance(grid, InMemoryGrid)
 
 
-def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Message]:
+def answers(messages: Iterable[Message], replies: Iterable[Message], name: Callable[[int], str] = str) -> list[Message]:
     """Return the replies of nodes to the messages that were sent to them; log and drop all others.
 
     A reply is dropped that answers no message, or comes from another node than the message went to.
@@ -181,6 +181,7 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
     Args:
         messages: as sent; a grid may give them ids while it sends.
         replies: as received.
+        name: gives the name of a node for the log.
     """
     came = list(replies)  # before the messages have ids, where a grid gives them on the way
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
@@ -190,7 +191,7 @@ def answers(messages: Iterable[Message], replies: Iterable[Message]) -> list[Mes
         if sender == node:
             found.append(reply)
         elif sender == SERVER_NODE and node is not None:  # Flower answers in its own name for a node that is gone
-            log.warning("node %s is lost", node)
+            log.warning("node %s is lost", name(node))
         else:
             log.warning("a reply in the name of node %s was left out: it answers no request", sender)
     return found

@@ -274,7 +274,7 @@ class PrivateStrategy(Strategy):
             FederationError: a protocol of secure aggregation has too few nodes left.
         """
         came, roster = list(replies), self.roster
-        honest = flower.answers(asked.messages, came)
+        honest = flower.answers(asked.messages, came, roster.name)
         answered = {reply.metadata.src_node_id for reply in honest}
         roster.note(asked.orders, answered)
         names = {node: roster.name(node) for node in asked.orders}

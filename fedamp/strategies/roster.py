@@ -150,7 +150,9 @@ class NodeRoster:
             )
         queries = [query(node) for node in new if node not in self._asked]
         replies = self._ping(grid, query, connected)
-        replies += flower.answers(queries, grid.send_and_receive(queries, timeout=timeout) if queries else ())
+        replies += flower.answers(
+            queries, grid.send_and_receive(queries, timeout=timeout) if queries else (), self.name
+        )
         answered = {reply.metadata.src_node_id for reply in replies}
         queried = {message.metadata.dst_node_id for message in queries}
         late = (queried | set(self.pings)) - answered

@@ -281,7 +281,8 @@ class SecureSums(ClippedSums):
             orders[name] = replace(start, exchange=further, answer_bytes=size(name))
             messages.append(Message(orders[name].content(), self._round.node_of[name], f"train.{exchange}"))
         replies = self._round.grid.send_and_receive(messages, timeout=self._round.timeout)
-        return self._data(flower.answers(messages, replies), orders)
+        names = {node: name for name, node in self._round.node_of.items()}
+        return self._data(flower.answers(messages, replies, names.__getitem__), orders)
 
     def _data(self, replies: Iterable[Message], orders: Mapping[str, RoundOrder]) -> dict[str, bytes]:
         """Read the bytes of replies, by the node's name; a reply that cannot be read is noted, and left out."""
