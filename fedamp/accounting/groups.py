@@ -325,17 +325,23 @@ class PairOfPeople(HiddenRounds):
         means, largest = paired_means(ratios, rate, weights, damp)
         return logs_in_range(means, largest * max(weights.max(), 1.0), 1e100)
 
-    def tilted_occupancies(self, order: float) -> tuple[Array, Array, Occupancies]:
-        """Return how rounds are held under X^2, a mean over two pairs of sets.
+    def log_tilt(self, ratios: Array, log_ratio: Array, order: float) -> Array:
+        """Return log X^2, or beyond order 2 that of X_1^(2 order), X_1 the ratio of one of them: X is at most X_1^2."""
+        return 2 * log_ratio if order == 2 else 2 * order * super().log_ratios(ratios)
 
-        Rounds held a times by the first pair and b times by the second are of the classes (a + b, a b) = (0, 0), (1,
-        0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
+    def tilted_occupancies(self, order: float) -> tuple[Array, Array, Occupancies]:
+        """Return how rounds are held under ``log_tilt``; X^2 is a mean over two pairs of sets.
+
+        At order 2 rounds held a times by the first pair and b times by the second are of the classes (a + b, a b) =
+        (0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (4, 4), and weigh exp(a b / s^2).
 
         Raises:
-            NotEvaluable: another order, or little noise.
+            NotEvaluable: an order below 2, or little noise.
         """
-        if order != 2 or self.round.log_moment(2.0) > 600:
-            raise NotEvaluable("two people are sampled at order 2 only, and not at little noise")
+        if order < 2 or self.round.log_moment(2.0) > 600:
+            raise NotEvaluable("two people are sampled at whole orders only, and not at little noise")
+        if order > 2:
+            return super().tilted_occupancies(2 * order)
         both = np.array([0.0, 0.0, 0.0, 1.0, 2.0, 4.0]) * self.round.log_moment(2.0)
         return np.array([0.0, 1.0, 2.0, 2.0, 3.0, 4.0]), both, _pairs_of_pairs(self.chances, self.rounds)
 

@@ -353,6 +353,10 @@ class HiddenRounds:
         log_moment = largest + math.log(below[-1])
         return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
 
+    def log_tilt(self, ratios: Array, log_ratio: Array, order: float) -> Array:
+        """Return log X^order, or of a larger number, under which ratios are drawn at whole orders."""
+        return order * log_ratio
+
     def tilted_occupancies(self, order: float) -> tuple[Array, Array, "Occupancies"]:
         """Return how rounds are held under X^order.
 
@@ -928,15 +932,19 @@ class RemoveProposal(Proposal):
                     one, log_mean = tilted.draw(rng, second)
                     log_second += self.drift * log_mean
                     log_ratio += one
+                    log_power += self.order * one
                     continue
                 ratios, _, log_of_products = self._draw_ratios(rng, j, second & (self.coins > 0))
-                log_ratio += factor.log_ratios(ratios)
+                one = factor.log_ratios(ratios)
+                log_ratio += one
                 if self.smoothing and factor.common_spread:
                     centred = log_of_products + factor.rounds * factor.round.log_moment(2.0) / 2
                     shift += factor.people * factor.most_rounds / factor.rounds * centred
                 if self._powers:
                     powers, log_total = self._powers[j]
-                    log_power += powers.log_ratios(ratios ** (self.order - 1)) + log_total
+                    log_power += one + powers.log_ratios(ratios ** (self.order - 1)) + log_total
+                else:
+                    log_power += factor.log_tilt(ratios, one, self.order)
                 if self.coins:
                     coin = self._coins[j]
                     log_second += (
@@ -944,7 +952,6 @@ class RemoveProposal(Proposal):
                     )
         if self.drift:
             log_second += self.order * log_ratio - self._drifted_moment
-        log_power = log_ratio + log_power if self._powers else self.order * log_ratio
         if self.smoothing:  # means over the shift, under Q, of X and of the density
             log_power += (self.order * self.smoothing) ** 2 / 2 - self.order * shift
             log_ratio += self.smoothing**2 / 2 - shift

@@ -380,10 +380,11 @@ def test_moments_against_enumeration_of_choices(one_round, k, rounds, released):
 
 
 def test_proposals_reproduce_their_moment():
-    """E_R[dQ/dR] = E_R[X dQ/dR] = 1, with and without independent rounds: so many draws tell odds off by 5 per cent."""
+    """E_R[dQ/dR] = E_R[X dQ/dR] = 1, also with independent rounds or two people: they tell odds off by 5 per cent."""
     run, draws = run_of(GaussianRound(3.0), 4, 12, 9), 400_000
-    for order in (0, 4):
-        log_a, log_b = RemoveProposal(run, 2, order).draw(np.random.default_rng(2), draws)
+    pair = group(Allocation(Gaussian(3.0), 2, 6), 2).sampled_profile().upper
+    for proposal in (RemoveProposal(run, 2), RemoveProposal(run, 2, 4), RemoveProposal(pair, 3)):
+        log_a, log_b = proposal.draw(np.random.default_rng(2), draws)
         for values in (np.exp(log_a), np.exp(log_b)):
             assert values.mean() == pytest.approx(1.0, abs=5 * values.std() / math.sqrt(draws))
 
@@ -444,6 +445,7 @@ def test_values_never_exceed_their_bound():
         RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 9), 3),
         RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 9), 1.5),
         RemoveProposal(run_of(GaussianRound(0.9), 3, 9, 5), 2, 3),
+        RemoveProposal(group(Allocation(Gaussian(0.9), 3, 9), 2).sampled_profile().upper, 3),
         AddProposal(run_of(GaussianRound(0.9), 3, 9, 7), 0.7),
         RemoveProposal(run_of(FiniteRound(numerical_law(Submodels(Gaussian(0.7), 3)).upper), 3, 9, 9), 4),
     ):
