@@ -17,7 +17,8 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
    bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.
 2. Mechanisms, each kind in one file with all its evaluators. ``releases``: of one participation, and one after another.
    ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. Nothing here but ``verify`` and this page
-   imports ``modelmix``, ``spaced`` (correlated noise), ``batches`` (of a fixed size) and ``merging``.
+   imports ``batches`` (of a fixed size) and ``merging``. Extensions offer others, such as ``ModelMix`` and ``Spaced``
+   (correlated noise): they are names of this package, too.
 3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
    several hidden rounds. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments and divergences.
 4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
@@ -29,6 +30,8 @@ Symbols: f is what all others contribute, v the person's contribution, of norm a
 noise, s the noise multiplier. P is the law of the release with the person in, Q that with the person out, X = dP/dQ
 their likelihood ratio. *Remove* is the direction H(P, Q), *add* is H(Q, P); every answer is the larger of both.
 """
+
+from typing import Any
 
 from fedamp.accounting.batches import TruncatedPoisson, WithoutReplacement
 from fedamp.accounting.bounds import (
@@ -55,7 +58,6 @@ from fedamp.accounting.hidden import (
 from fedamp.accounting.law import Detail, Law
 from fedamp.accounting.mechanism import Hidden, Mechanism, OfOne, Release, from_json
 from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination
-from fedamp.accounting.modelmix import MixedCoordinate, ModelMix
 from fedamp.accounting.releases import (
     NOTHING,
     Approximate,
@@ -73,8 +75,8 @@ from fedamp.accounting.releases import (
 from fedamp.accounting.renyi import Moments
 from fedamp.accounting.risk import TradeOff, in_words, privacy_profile, trade_off
 from fedamp.accounting.search import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
-from fedamp.accounting.spaced import BallsInBins, Cyclic, Spaced
 from fedamp.accounting.verify import Claims
+from fedamp.extension import offered
 
 __all__ = [
     "FIXED_GRADIENTS",
@@ -135,3 +137,11 @@ __all__ = [
     "privacy_profile",
     "trade_off",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a mechanism that an extension offers, such as ``ModelMix``, when it is first asked for."""
+    if not name.startswith("_"):
+        for kind in offered("mechanisms", name):
+            return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

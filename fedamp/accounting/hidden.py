@@ -3,7 +3,7 @@
 Each kind says which choice is hidden, and what X becomes: (1 - q) + q X for a coin, a mean of copies for one of several
 places, and a mean of symmetric polynomials for several rounds. Everything rests on two conditions: the choice does not
 depend on the data, and stays secret. Several people are in :mod:`fedamp.accounting.groups`, correlated noise in
-:mod:`fedamp.accounting.spaced`.
+:mod:`fedamp.extensions.correlated.spaced`.
 """
 
 import math

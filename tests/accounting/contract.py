@@ -4,12 +4,16 @@ An oracle is a pair of finite laws, with the person in and out, of a real mechan
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 from scipy.stats import norm
 
+from fedamp import accounting
 from fedamp.accounting import Mechanism, RandomisedResponse
 from tests.accounting.oracles import beginning, bits, capped, product_of, uniform_sets
+
+assert all(map(partial(hasattr, accounting), accounting.__all__))  # imports the kinds of extensions, too
 
 BIT = RandomisedResponse(0.75)
 VALUES = {  # of every field that a kind has, by its name

@@ -34,8 +34,8 @@ from fedamp.accounting import (
     WithoutReplacement,
     group,
 )
-from fedamp.accounting.modelmix import worst_is_concentrated
 from fedamp.extensions.foreign.accountants import from_dp_accounting, to_dp_accounting
+from fedamp.extensions.modelmix.mechanism import worst_is_concentrated
 from tests.accounting.oracles import gaussian_delta
 
 DELTA = 1e-5

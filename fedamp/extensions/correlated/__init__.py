@@ -25,4 +25,5 @@ extension = Extension(
             f"{_HERE}.tree:TreeNoise",
         ),
     },
+    mechanisms={name: f"{_HERE}.spaced:{name}" for name in ("BallsInBins", "Cyclic", "Spaced")},
 )

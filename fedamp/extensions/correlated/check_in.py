@@ -1,7 +1,7 @@
 """Keep the check-ins of a unit a number of rounds apart, as correlated noise needs it.
 
 :mod:`fedamp.federation.check_in` has the base of the schemes, and what each method promises.
-:mod:`fedamp.accounting.spaced` and :class:`fedamp.accounting.Cyclic` have the charges.
+:mod:`fedamp.extensions.correlated.spaced` has the charges.
 """
 
 import math
@@ -23,8 +23,9 @@ from fedamp.federation.facts import Claim
 if TYPE_CHECKING:
     from fedamp import accounting
     from fedamp.accounting import Mechanism
-else:
-    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
+    from fedamp.extensions.correlated import spaced
+else:  # as in fedamp.federation.check_in
+    accounting, spaced = Later("fedamp.accounting"), Later("fedamp.extensions.correlated.spaced")
 
 
 def _separation_needs(key: str) -> tuple[Claim, ...]:
@@ -120,7 +121,7 @@ class ClassesCheckIn(MinSeparation):
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         """Charge ``k`` random rounds of a unit's class."""
-        return accounting.Cyclic(one_round, self.k, rounds, self.count)
+        return spaced.Cyclic(one_round, self.k, rounds, self.count)
 
     def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit.
@@ -197,7 +198,7 @@ class SpacedCheckIn(MinSeparation):
         """Charge spaced rounds; without a gap and without bands they are an ordinary allocation."""
         if self.count == 1 and not self._coefficients:
             return accounting.Allocation(one_round, self.k, rounds)
-        return accounting.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
+        return spaced.Spaced(one_round, self.k, rounds, self.count, self._coefficients)
 
     def for_fewer_rounds(self, rounds: int, shorter: int) -> Self:
         """Return the scheme for fewer rounds, at about the same rate of check-ins, for an audit."""

@@ -23,10 +23,10 @@ from fedamp.federation.submodels import Part
 from fedamp.noise import Uniform
 
 if TYPE_CHECKING:
-    from fedamp import accounting
     from fedamp.accounting import Mechanism
+    from fedamp.extensions.modelmix import mechanism
 else:
-    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
+    mechanism = Later("fedamp.extensions.modelmix.mechanism")  # as in fedamp.federation.check_in
 
 
 class Mixing(OptionalSection):
@@ -101,7 +101,7 @@ class Mixing(OptionalSection):
 
         Only its ratio to the largest step of a unit matters (Xiao, Wan, Devadas 2022, Corollary 4.1).
         """
-        return accounting.ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
+        return mechanism.ModelMix(part.noise_multiplier, kind / _largest_step(plan, part), self.linf_coordinates)
 
     @property
     def truncated_coordinates(self) -> int:

@@ -4,7 +4,8 @@ The noise of the rounds is C^-1 z, C lower triangular and Toeplitz, with the col
 shows in several rounds: it adds a column of C to the white noise z. A person's columns that do not overlap are
 orthogonal, and cost what independent rounds cost. docs/research/correlated-noise.md has the proofs.
 
-The kinds come first, then how they are sampled. The extension :mod:`fedamp.extensions.correlated` adds the noise.
+The kinds come first, then how they are sampled, then the inner loops. :mod:`fedamp.accounting` has the kinds by their
+names, and :mod:`fedamp.extensions.correlated.section` adds the noise.
 """
 
 import math
@@ -22,12 +23,8 @@ from fedamp.accounting.arithmetic import (
     EXPONENT,
     UNIT,
     Array,
-    add_columns,
-    chain_weights,
+    compiled,
     log_sum,
-    spaced_beginnings,
-    spaced_means,
-    taken_rounds,
 )
 from fedamp.accounting.bounds import (
     CountField,
@@ -793,3 +790,142 @@ class _ListedTuples:
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
         """Refuse: beginnings of listed sets do not share draws (NotEvaluable)."""
         raise NotEvaluable("beginnings of listed sets do not share draws")
+
+
+# Inner loops, compiled like those of :mod:`fedamp.accounting.arithmetic`.
+
+
+@compiled(nogil=True)
+def chain_weights(weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
+    """Fill ``weight`` from its last row back, by the moves and tables of a chain of sets.
+
+    ``scale`` gets the powers of two that keep its rows in range.
+    """
+    powers = np.ones(alone.shape[1])
+    for s in range(len(scale) - 1, -1, -1):
+        beside, more, now, after, largest = near[which[s]], alone[s], weight[s], weight[s + 1], 0.0
+        for i in range(len(now)):
+            total = after[targets[starts[i]]]
+            if starts[i + 1] > starts[i] + 1:
+                for c in range(1, len(powers)):
+                    powers[c] = powers[c - 1] * beside[i]
+                for move in range(starts[i] + 1, starts[i + 1]):
+                    total += powers[taken[move]] * more[taken[move]] * after[targets[move]]
+            now[i] = total
+            largest = max(largest, total)
+        while scale[s] < largest < np.inf:
+            scale[s] *= 2.0
+        for i in range(len(now)):
+            now[i] /= scale[s]
+
+
+@compiled(nogil=True)
+def taken_rounds(uniforms, weight, scale, near, which, alone, starts, targets, taken):  # type: ignore[no-untyped-def]
+    """Draw how many of the sets of a chain take each round, by its moves and tables.
+
+    Args:
+        uniforms: shape (rounds, draws).
+
+    Returns:
+        Shape (draws, rounds).
+    """
+    rounds, draws = uniforms.shape
+    state, found = np.zeros(draws, np.int64), np.zeros((draws, rounds), np.int8)
+    for s in range(rounds):  # outside, so that a round's table stays close
+        beside, more, now, after = near[which[s]], alone[s], weight[s], weight[s + 1]
+        for d in range(draws):
+            i = state[d]
+            move, last = starts[i], starts[i + 1] - 1
+            left = uniforms[s, d] * now[i] * scale[s] - after[targets[move]]
+            while left >= 0 and move < last:
+                move += 1
+                left -= beside[i] ** taken[move] * more[taken[move]] * after[targets[move]]
+            state[d] = targets[move]
+            found[d, s] = taken[move]
+    return found
+
+
+@compiled(nogil=True)
+def add_columns(rows, taken, column):  # type: ignore[no-untyped-def]
+    """Add ``taken[d, s]`` times the column that starts at row s to each of the ``rows``."""
+    draws, released = rows.shape
+    for d in range(draws):
+        for s in range(released):
+            if taken[d, s]:
+                for j in range(min(len(column), released - s)):
+                    rows[d, s + j] += taken[d, s] * column[j]
+
+
+@compiled(nogil=True)
+def spaced_beginnings(rows, column, scale, ways, k, gap, ends):  # type: ignore[no-untyped-def]
+    """Return means over spaced sets after the first ``ends`` rounds (ascending); see ``spaced_means``.
+
+    ``ways[n, c]`` is the number of sets of c of n rounds, times ``scale``^c. The sums have all columns that end before
+    a beginning does; the others are cut, and later rounds have their number of ways.
+
+    Returns:
+        Means, shape (draws, n), and the largest number on the way.
+    """
+    draws, rounds, bands = len(rows), len(ways) - 1, len(column)
+    means, largest = np.empty((draws, len(ends))), 0.0
+    halves = np.zeros(bands + 1)
+    for j in range(bands):
+        halves[j + 1] = halves[j] + column[j] ** 2 / 2
+    released = ends[-1]
+    sums, whole = np.zeros((released + 1, k + 1)), np.zeros(released)
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(released - bands + 1):
+            log_weight = -halves[bands]
+            for j in range(bands):
+                log_weight += column[j] * rows[d, s + j]
+            whole[s] = scale * np.exp(log_weight)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + whole[s] * sums[max(s + 1 - gap, 0), c - 1]
+        for i in range(len(ends)):
+            end, total = ends[i], 0.0
+            for c in range(k + 1):
+                total += sums[max(end - gap + 1, 0), c] * ways[rounds - end, k - c]
+            for s in range(max(end - gap + 1, 0), end):
+                weight = whole[s]
+                if s + bands > end:
+                    log_weight = -halves[end - s]
+                    for j in range(end - s):
+                        log_weight += column[j] * rows[d, s + j]
+                    weight = scale * np.exp(log_weight)
+                for c in range(1, k + 1):
+                    total += weight * sums[max(s + 1 - gap, 0), c - 1] * ways[max(rounds - s - gap, 0), k - c]
+            means[d, i] = total
+            largest = max(largest, total)
+    return means, largest
+
+
+@compiled(nogil=True)
+def spaced_means(rows, column, halves, shares, scale, k, gap, released):  # type: ignore[no-untyped-def]
+    """Return the mean over all spaced sets of the products of w_s = exp(<c_s, row> - halves[s]).
+
+    Rounds that are not released have w_s = 1. scale^k is the inverse of the number of sets.
+
+    Returns:
+        Means, shape (draws,); the sums of shares times log w_s, shape (draws,); the largest number on the way.
+    """
+    draws, rounds = len(rows), len(shares)
+    means, logs, largest = np.empty(draws), np.zeros(draws), 0.0
+    sums = np.zeros((rounds + 1, k + 1))
+    sums[:, 0] = 1.0
+    for d in range(draws):
+        for s in range(rounds):
+            weight = scale
+            if s < released:
+                log_weight = -halves[s]
+                for j in range(len(column)):
+                    log_weight += column[j] * rows[d, s + j]
+                logs[d] += shares[s] * log_weight
+                weight *= np.exp(log_weight)
+            before = max(s + 1 - gap, 0)
+            for c in range(1, k + 1):
+                sums[s + 1, c] = sums[s, c] + weight * sums[before, c - 1]
+        means[d] = sums[rounds, k]
+        for c in range(k + 1):
+            largest = max(largest, sums[rounds, c])
+    return means, logs, largest

@@ -19,7 +19,7 @@ from fedamp.accounting import (
     from_json,
 )
 from fedamp.accounting.sampling import Block, RemoveProposal, SampledRun, certify_deltas
-from fedamp.accounting.spaced import SpacedRounds
+from fedamp.extensions.correlated.spaced import SpacedRounds
 
 COEFFICIENTS = (0.6, 0.3)
 
@@ -87,7 +87,7 @@ def test_brackets_hold_the_integral_and_the_add_direction_is_the_smaller_one(k, 
 @pytest.mark.parametrize("coefficients", [COEFFICIENTS, tuple(0.4 * 0.6**i for i in range(9))])
 @pytest.mark.parametrize("listed", [400, 0])
 def test_plain_draws_over_all_schedules_agree(k, rounds, released, noise, coefficients, listed, monkeypatch):
-    monkeypatch.setattr("fedamp.accounting.spaced._MOST_SETS", listed)  # one by one, or by the recursion
+    monkeypatch.setattr("fedamp.extensions.correlated.spaced._MOST_SETS", listed)  # one by one, or by the recursion
     means = signals(k, rounds, 3, coefficients, noise, released)
     rng = np.random.default_rng(3)
     z = rng.standard_normal((60_000, released)) + means[rng.integers(len(means), size=60_000)]

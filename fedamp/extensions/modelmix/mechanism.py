@@ -1,7 +1,7 @@
 """ModelMix: rounds whose models are mixed, with uniform noise on top of Gaussian noise (Xiao, Wan, Devadas 2022).
 
 Rényi moments credit the uniform noise; its worst case is checked for the parameters in use, not proved. The law does
-not credit it. The extension :mod:`fedamp.extensions.modelmix` adds the key ``mixing`` of a scenario.
+not credit it. :mod:`fedamp.extensions.modelmix.section` adds the key ``mixing`` of a scenario.
 """
 
 import math
