@@ -168,9 +168,9 @@ FAULTS = (
     Fault(
         "charge: batches are charged like Poisson sampling",
         "extensions/batches/check_in.py",
-        "return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)",
+        "return accounting.Repeat(mechanisms.WithoutReplacement(one_round, self.size, self._units), rounds)",
         "return accounting.Repeat(accounting.Poisson(one_round, self.size / self._units), rounds)",
-        ("federation/test_check_in.py", "accounting/test_batches.py"),
+        ("federation/test_check_in.py", "extensions/batches/test_mechanisms.py"),
     ),
     # Noise.
     Fault(
@@ -190,7 +190,7 @@ FAULTS = (
     Fault(
         "noise: banded noise is not scaled by its norm",
         "extensions/correlated/mechanisms.py",
-        "deviations = {name: norm * deviation for name, deviation in deviation_of.items()}",
+        "deviations = {name: self.norm * deviation for name, deviation in deviation_of.items()}",
         "deviations = {name: deviation for name, deviation in deviation_of.items()}",
         ("extensions/correlated",),
     ),

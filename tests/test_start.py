@@ -84,7 +84,7 @@ def test_python_does_little_work_with_the_bits_of_compiled_code():
     mass_out /= mass_out.sum()
     question = points, mass_out * np.exp(points), mass_out, float(points[7]), 0.05, -70, 240
     found = arithmetic.lattice_below(*question)
-    compiled = arithmetic._by_numba(arithmetic.lattice_below.__wrapped__)(*question)
+    compiled = arithmetic.compiled_later()(arithmetic.lattice_below.__wrapped__)()(*question)
     assert all(np.array_equal(one, other) for one, other in zip(found, compiled, strict=True))
 
 

@@ -16,9 +16,9 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
 1. ``mechanism``: the base of all mechanisms, their questions, what a kind tells the evaluators, and how the smallest
    bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.
 2. Mechanisms, each kind in one file with all its evaluators. ``releases``: of one participation, and one after another.
-   ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. Nothing here but ``verify`` and this page
-   imports ``batches`` (of a fixed size) and ``merging``. Extensions offer others, such as ``ModelMix`` and ``Spaced``
-   (correlated noise): they are names of this package, too.
+   ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. ``merging``: weighted
+   models. Extensions offer others: ``ModelMix``, ``Spaced`` (correlated noise), ``WithoutReplacement`` (batches of a
+   fixed size), .. They are names of this package, too.
 3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
    several hidden rounds. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments and divergences.
 4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
@@ -33,7 +33,6 @@ their likelihood ratio. *Remove* is the direction H(P, Q), *add* is H(Q, P); eve
 
 from typing import Any
 
-from fedamp.accounting.batches import TruncatedPoisson, WithoutReplacement
 from fedamp.accounting.bounds import (
     Bounds,
     CountField,

@@ -10,11 +10,13 @@ docs/research/accounting.md, "Floating point", adds them up.
 import math
 from collections.abc import Callable, Iterable, Sized
 from contextlib import suppress
-from functools import cache, lru_cache, wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from fedamp.base.start import compiled as compiled_later
 
 T = TypeVar("T")
 
@@ -273,15 +275,13 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
 
 SIDE_BY_SIDE = 128  # rows of draws that a recursion takes at once
 
-_inner_loops: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
-
 
 def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function by ``numba.njit(**options)`` at its first call, with a cache on disk.
+    """Compile a function by ``numba.njit(**options)`` at its first call (:func:`fedamp.base.start.compiled`).
 
-    The cache lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be written to, as
-    in a container without a home, every process compiles again. Numba is imported at the first call of any of these
-    functions, because many questions need none of them.
+    The cache on disk lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be
+    written to, as in a container without a home, every process compiles again. Numba is imported at the first call of
+    any of these functions, because many questions need none of them.
 
     Args:
         interpreted: Python itself does so many items of the first argument in a process, because compiling takes
@@ -290,9 +290,7 @@ def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., An
     """
 
     def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        name, left = function.__name__, interpreted
-        if not interpreted:
-            _inner_loops[name] = function, options
+        left, kernel = interpreted, compiled_later(**options)(function)
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
@@ -307,32 +305,11 @@ def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., An
                         return function(
                             *[each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
                         )
-                return _by_numba(function, **options)(*arguments)
-            if _inner_loops:
-                _compile_inner_loops()
-            return globals()[name](*arguments)
+            return kernel()(*arguments)
 
         return call
 
     return compile_
-
-
-@cache
-def _by_numba(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Return a function as Numba's, which compiles it for the arguments of its first call."""
-    from numba import njit
-
-    try:
-        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # "no locator available"
-        return njit(**options)(function)  # type: ignore[no-any-return]
-
-
-def _compile_inner_loops() -> None:
-    """Replace all inner loops by Numba's functions, so that they call each other directly."""
-    for name, (function, options) in list(_inner_loops.items()):
-        globals()[name] = _by_numba(function, **options)
-    _inner_loops.clear()
 
 
 @compiled()

@@ -89,8 +89,6 @@ class Later:
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:
     """Turn a function into a getter of its compiled form, which numba makes at the first call.
 
-    Other than :func:`fedamp.accounting.arithmetic.compiled`, it imports numba only then.
-
     Args:
         options: those of ``numba.njit``; compiled code is cached on disk where there is a place for it.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedamp.accounting import Group, Mechanism
 from fedamp.accounting.arithmetic import delta_left
+from fedamp.accounting.bounds import finite_or_none
 from fedamp.accounting.sampling import PRECISION
 from fedamp.extension import keys
 from fedamp.federation import facts, model_noise
@@ -75,7 +76,7 @@ def privacy_cost(scenario: Scenario, groups: bool = False) -> dict[str, Any]:
         "mechanism": str(charge.mechanism),
         **_side_sum(plan),
         "per_round": [
-            {"round": round_, "epsilon_upper": _finite_or_none(amplified), "unamplified_upper": _finite_or_none(plain)}
+            {"round": round_, "epsilon_upper": finite_or_none(amplified), "unamplified_upper": finite_or_none(plain)}
             for round_, (amplified, plain) in enumerate(by_round, 1)
             if round_ % every == 0 or round_ == scenario.rounds
         ],
@@ -202,11 +203,6 @@ def _group_costs(plan: Plan, wanted: bool) -> list[dict[str, Any]] | None:
         return None
     delta = delta_left(plan.scenario.privacy.delta)
     return [
-        {"size": size, "epsilon_upper": _finite_or_none(plan.answers.epsilon(mechanism, delta, PRECISION).upper)}
+        {"size": size, "epsilon_upper": finite_or_none(plan.answers.epsilon(mechanism, delta, PRECISION).upper)}
         for size, mechanism in mechanisms.items()
     ]
-
-
-def _finite_or_none(value: float) -> float | None:
-    """Turn infinity into None, because JSON has none."""
-    return float(value) if math.isfinite(value) else None  # JSON has no infinity

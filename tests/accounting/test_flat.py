@@ -34,7 +34,7 @@ def entered(ask):
 @pytest.mark.parametrize(
     ("build", "functions", "files"),
     [
-        (lambda noise: Poisson(Gaussian(noise), 0.1), 61, 6),
+        (lambda noise: Poisson(Gaussian(noise), 0.1), 75, 6),
         (lambda noise: Allocation(Gaussian(noise), 10, 100), 178, 7),
     ],
     ids=["Poisson", "Allocation"],

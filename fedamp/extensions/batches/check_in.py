@@ -20,8 +20,9 @@ from fedamp.federation.check_in import USUAL_FACTS, CheckInRate, IndependentRoun
 if TYPE_CHECKING:
     from fedamp import accounting
     from fedamp.accounting import Mechanism
-else:
-    accounting = Later("fedamp.accounting")  # as in fedamp.federation.check_in
+    from fedamp.extensions.batches import mechanisms
+else:  # as in fedamp.federation.check_in
+    accounting, mechanisms = Later("fedamp.accounting"), Later("fedamp.extensions.batches.mechanisms")
 
 
 class _SizedCheckIn(IndependentRounds):
@@ -67,11 +68,11 @@ class BatchesCheckIn(_SizedCheckIn):
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         """Charge each round alike, as sampling without replacement under substitution."""
-        return accounting.Repeat(accounting.WithoutReplacement(one_round, self.size, self._units), rounds)
+        return accounting.Repeat(mechanisms.WithoutReplacement(one_round, self.size, self._units), rounds)
 
     def known_cost(self, one_round: "Mechanism") -> "Mechanism":
         """Charge a round whose batch everybody knows: no amplification."""
-        return accounting.WithoutReplacement(one_round, self.size, self._units).unamplified()
+        return mechanisms.WithoutReplacement(one_round, self.size, self._units).unamplified()
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         """Return the size of a batch."""
@@ -108,13 +109,11 @@ class TruncatedPoissonCheckIn(_SizedCheckIn):
 
     def charge(self, one_round: "Mechanism", rounds: int) -> "Mechanism":
         """Charge each round alike, as Poisson sampling that is cut."""
-        return accounting.Repeat(accounting.TruncatedPoisson(one_round, self.rate, self.size, self._units), rounds)
+        return accounting.Repeat(mechanisms.TruncatedPoisson(one_round, self.rate, self.size, self._units), rounds)
 
     def expected_cohort(self, rounds: int, units: int) -> float:
         """Return the mean of the smaller of ``size`` and a binomial number."""
-        from fedamp.accounting.batches import cut_chances  # only here, as the accountant above
-
-        return units * cut_chances(self.rate, self.size, units)[2]
+        return units * mechanisms.cut_chances(self.rate, self.size, units)[2]
 
     def log_likelihood_ratio(self, ratios: Floats) -> Floats:
         """Return the ratio of a unit among others that contribute nothing: it is there with the chance to stay."""

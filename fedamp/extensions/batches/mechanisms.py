@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.accounting.arithmetic import Array, log_binomials, log_choose, log_sum
-from fedamp.accounting.batch_game import LARGEST_GAME, MOST_BATCHES, BatchGame, narrowed_by_game
 from fedamp.accounting.bounds import (
     Bounds,
     CountField,
@@ -35,6 +34,7 @@ from fedamp.accounting.law import Detail, Law
 from fedamp.accounting.mechanism import Fact, Hidden, Mechanism, MomentsOf, check_mechanism, log_moments, numerical_law
 from fedamp.accounting.releases import NOTHING, GaussianMixture, RandomisedResponse, RandomSelection, attained_part
 from fedamp.accounting.renyi import Moments
+from fedamp.extensions.batches.game import LARGEST_GAME, MOST_BATCHES, BatchGame, narrowed_by_game
 
 _ROUNDING = 1e-9  # of chances, relative: far above that of scipy's
 
