@@ -1,12 +1,12 @@
 """Processor time of commands until they answer, over that of ``import torch``: `python -m benchmarks.speed.start`.
 
-Times are of a process and its children, user and system. Each is divided by that of an ``import torch`` right after it,
-so that a slow or busy machine changes little. Bytecode is compiled before, as pip does it.
+Times are of a process and its children, user and system. Each follows an ``import torch``, and the least of a command
+is divided by the least of these, because a busy machine only makes both longer. Bytecode is compiled before, as pip
+does it.
 """
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.record import ROOT, made, store
 
-TIMES = 2
+TIMES = 3
 # A command in this process, which ends before the first order to train, and tells its modules if it is asked to.
 PROGRAM = """
 import atexit, json, os, sys
@@ -82,29 +82,26 @@ def packages(found: set[str]) -> list[str]:
     return sorted(each for each in top if each[0] != "_" and each not in ("fedamp", "sitecustomize"))
 
 
-def ratio(count: float, folder: Path) -> float:
-    """Seconds over those of importing torch now."""
-    return count / seconds(["-c", "import torch"], folder)
-
-
-def middle(found: Sequence[float]) -> dict[str, float]:
-    """The median, the least and the most."""
-    return {"ratio": statistics.median(found), "least": min(found), "most": max(found)}
+def ratio(found: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """The ratio of the least seconds, and the least and the most of all, from pairs: of a command, of a torch."""
+    each, (calls, torches) = [call / torch for call, torch in found], zip(*found, strict=True)
+    return {"ratio": min(calls) / min(torches), "least": min(each), "most": max(each)}
 
 
 def measured(name: str) -> dict[str, Any]:
     """Of a command: the first time on a machine, the first time of its question, and again; and what it imports."""
-    first, asked, again, imported = list[float](), list[float](), list[float](), set[str]()
+    found: dict[str, list[tuple[float, float]]] = {"first": [], "first question": [], "again": []}
     for _ in range(TIMES):
         with TemporaryDirectory() as place:
             folder = Path(place)
-            first.append(ratio(call(name, folder), folder))
-            for file in (folder / "kept").glob("answers/*"):
-                file.unlink()
-            asked.append(ratio(call(name, folder), folder))
-            again.append(ratio(call(name, folder), folder))
-            imported = imported or modules(name, folder)
-    told = {"first": middle(first), "first question": middle(asked), "again": middle(again)}
+            for when, pairs in found.items():
+                torch = seconds(["-c", "import torch"], folder)
+                if when == "first question":
+                    for file in (folder / "kept").glob("answers/*"):
+                        file.unlink()
+                pairs.append((call(name, folder), torch))
+            imported = modules(name, folder)
+    told = {when: ratio(pairs) for when, pairs in found.items()}
     return told | {"imports": packages(imported), "fedamp": sum(each.startswith("fedamp") for each in imported)}
 
 
@@ -118,7 +115,8 @@ def main() -> None:
         print(name, json.dumps(figures["commands"][name]), flush=True)
         store(file, figures)
     for package in sorted({each for found in figures["commands"].values() for each in found["imports"]}):
-        figures["imports"][package] = ratio(seconds(["-c", f"import {package}"], ROOT), ROOT)
+        torch = seconds(["-c", "import torch"], ROOT)
+        figures["imports"][package] = seconds(["-c", f"import {package}"], ROOT) / torch
         store(file, figures)
 
 

@@ -595,15 +595,15 @@ def merged_rows(counts: NDArray[np.int32], log_chance: Array) -> tuple[NDArray[n
         for column, size in enumerate(sizes, start=1):
             key = key * size + counts[:, column]
         order = np.argsort(key, kind="stable")
+        differs = np.diff(key[order]) != 0
     else:
         order = np.lexsort(counts[:, 1:].T)
-    counts, log_chance = counts[order], log_chance[order]
-    differs = np.any(counts[1:] != counts[:-1], axis=1)
-    starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+        differs = np.any(np.diff(counts[order], axis=0) != 0, axis=1)
+    log_chance, starts = log_chance[order], np.concatenate([[0], np.flatnonzero(differs) + 1])
     largest = np.maximum.reduceat(log_chance, starts)
     lengths = np.diff(np.append(starts, len(counts)))
     total = np.add.reduceat(np.exp(log_chance - np.repeat(largest, lengths)), starts)
-    return counts[starts], largest + np.log(total)
+    return counts[order[starts]], largest + np.log(total)
 
 
 def paired_occupancies(chances: tuple[float, ...], rounds: int, power: float) -> Occupancies:
