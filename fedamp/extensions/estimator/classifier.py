@@ -116,6 +116,7 @@ class FedampClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "check_in": {"scheme": "balanced", "k": max(1, self.rounds // 3)},
                 "client": {"steps": 5, "learning_rate": 0.5},
                 "privacy": {"clip": 1.0, "delta": self.delta, **noise},
+                "federation.evaluate_every": 0,  # there are no public test records
                 "engine": {"kind": "serial"},
                 **seed,
                 **(self.settings or {}),

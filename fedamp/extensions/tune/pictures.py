@@ -15,7 +15,7 @@ from fedamp.extensions.tune.sweep import BUDGET, REPEATED, Layout, Spread, Sweep
 from fedamp.report import style, words
 from fedamp.report.pictures import COST, GREY, LINES, WITHOUT, round_axis
 
-OF_SEEDS = "public test set; mean and its 95 % t interval"
+OF_SEEDS = "; mean and its 95 % t interval"  # of several runs
 
 
 @style.usual()
@@ -41,7 +41,8 @@ def study_picture(sweep: Sweep, unamplified: bool) -> Figure:
 def _of_sweep(sweep: Sweep) -> tuple[Figure, Axes, str, int]:
     """Make a figure and its axes; return also the score's name, and 100 where it is read in per cent."""
     name = next((outcome.metric for outcome in sweep.outcomes), "accuracy")
-    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {words.metric(name)}", OF_SEEDS, (3.0,))
+    scored_on = "public test set" + OF_SEEDS * any(len(outcome.runs) > 1 for outcome in sweep.outcomes)
+    canvas, (axes,) = style.figure(f"{printable(sweep.scenario)}: {words.metric(name)}", scored_on, (3.0,))
     return canvas, axes, name, 100 if words.is_share(name) else 1
 
 

@@ -43,8 +43,9 @@ class SweepProgress(ShownProgress):
             self._cell.show(self.bar.line())
 
     def run_done(self, job: SweepJob, error: str | None) -> None:
-        """Count a run as done, and name one that failed."""
+        """Count a run as done, and name one that failed. The next one shows when its first round is done."""
         self.round_done(job, job.scenario.rounds)
+        self.bar.facts = f"{job.settings or job.name}: {'stopped' if error else 'done'}"
         if error and not error.startswith("interrupted"):
             self._console.print(f"{job.folder}: {error}", highlight=False, markup=False, soft_wrap=True)
 
