@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ def commit() -> str:
     """The commit that is checked out; it ends with ``-dirty`` where Python files differ from it."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+        with suppress(FileNotFoundError):  # a copy of the files, on a machine without git
+            return subprocess.run(
+                ["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+            ).stdout.strip()
+        return ""
 
     changed = git("diff", "--name-only", "HEAD", "--", "*.py")
     return git("rev-parse", "--short=8", "HEAD") + ("-dirty" if changed else "")

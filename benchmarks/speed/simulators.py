@@ -156,6 +156,7 @@ def bare_vmap(workload: dict[str, Any], together: int, device: str = "cpu", capt
 def _captured(action: Callable[[], Any]) -> Callable[[], Any]:
     """Record an action of CUDA as a graph; the result lies in the same memory each time."""
     aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         action()
     torch.cuda.current_stream().wait_stream(aside)

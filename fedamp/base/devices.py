@@ -20,6 +20,7 @@ import numpy as np
 from fedamp.errors import InputError
 
 BUSY_LOAD, SCARCE_MEMORY = 2.0, 0.03  # processes a core; share of the memory that is free
+_share = 1.0  # of the memory of its GPU that this process may use
 PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
@@ -112,6 +113,26 @@ def usual_state() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def any_order() -> Iterator[None]:
+    """Let a GPU add or put numbers in any order inside the block: for sums and writes that have the same bits in each.
+
+    Where torch is asked for deterministic algorithms, it sorts the places of such an operation first. That takes
+    several times as many launches, so it is for other people's code alone.
+    """
+    import torch
+
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warns)
+
+
 def memory() -> tuple[int, int]:
     """Read the bytes of this machine's memory, and how many of them a new process can have.
 
@@ -148,19 +169,25 @@ def busy_words() -> str:
     return f"; this machine is busy ({load}), so it may be late, not broken"
 
 
-def free_memory(device: str) -> int:
-    """Read the free bytes on a GPU.
+def take_share(device: str, share: float) -> None:
+    """Let this process use a share of a GPU's memory from here on, and plan with no more; the rest is for others.
 
     Args:
-        device: ``cuda`` or ``cuda:N``; torch raises for others.
+        device: by torch's name; on a CPU nothing changes.
+        share: in (0, 1].
     """
-    import torch
+    global _share
+    if is_gpu(device) and share < 1:
+        import torch
 
-    return int(torch.cuda.mem_get_info(device)[0])
+        torch.cuda.set_per_process_memory_fraction(share, int(device.partition(":")[2] or 0))
+        _share = share
 
 
 def total_memory(device: str) -> int | None:
-    """Read the bytes of a GPU's memory; None: this process does not see that GPU, or the device is none.
+    """Read the bytes of a GPU's memory that this process may use (:func:`take_share`).
+
+    None: this process does not see that GPU, or the device is none.
 
     Args:
         device: by torch's name.
@@ -169,7 +196,7 @@ def total_memory(device: str) -> int | None:
         return None
     import torch
 
-    return int(torch.cuda.get_device_properties(device).total_memory)
+    return int(_share * torch.cuda.get_device_properties(device).total_memory)
 
 
 def names() -> list[str]:

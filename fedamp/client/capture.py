@@ -9,7 +9,9 @@ and used only if it gives the bits of the program itself. All others run as they
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -27,9 +29,21 @@ _WAITING = {"_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_sel
 _WAITING |= {"unique_consecutive", "bincount", "repeat_interleave"}
 
 
+# Graphs share the memory that only their own operations use: they are replayed one after the other, and results are
+# copied at once. After a capture that fails, torch cannot free memory that it keeps, so it is the last of the process.
+_live: WeakSet[Any] = WeakSet()
+_failed: set[torch.device] = set()
+
+
 def can_record(device: str) -> bool:
     """Say whether programs are recorded on a device."""
-    return device.startswith("cuda")
+    return device.startswith("cuda") and not _failed
+
+
+@cache
+def _capture_stream(device: torch.device) -> Any:
+    """Return the stream of all captures: graphs share memory, and libraries their workspaces, by the stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def record(program: Program, inputs: Sequence[Tensor]) -> tuple[Callable[[], object], list[Tensor]]:
@@ -42,15 +56,25 @@ def record(program: Program, inputs: Sequence[Tensor]) -> tuple[Callable[[], obj
     Returns:
         What replays the program, and the tensors that it writes to.
     """
-    with torch.cuda.device(inputs[0].device):
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            program(*inputs)  # libraries choose kernels and make room for them in a first call
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = program(*inputs)
+    device = inputs[0].device
+    with torch.cuda.device(device):
+        before, aside, graph = torch.cuda.current_stream(), _capture_stream(device), torch.cuda.CUDAGraph()
+        aside.wait_stream(before)
+        try:
+            with torch.cuda.stream(aside):
+                program(*inputs)  # libraries choose kernels and make room for them in a first call
+            shared = next((each.pool() for each in _live), None)
+            _failed.add(device)
+            with torch.cuda.graph(graph, pool=shared, stream=aside):
+                outputs = program(*inputs)
+            _failed.discard(device)
+        except torch.OutOfMemoryError:  # a smaller program may have room
+            _failed.discard(device)
+            raise
+        finally:
+            torch.cuda.set_stream(before)  # a capture that fails leaves its own
+            before.wait_stream(aside)
+    _live.add(graph)
     return graph.replay, outputs
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp.base.arrays import Floats
+from fedamp.base.devices import any_order
 from fedamp.base.start import compiled
 from fedamp.engines import flower
 from fedamp.models.embeddings import is_spare
@@ -292,7 +293,8 @@ def _sum_of_rows(stack: Tensor, part: _PartScales, rows: TableRows) -> Tensor:
     """
     quanta = _whole_quanta(stack, part).long()
     total = torch.zeros(rows.table, stack.shape[2], dtype=torch.int64, device=stack.device)
-    total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
+    with any_order():  # sums of integers
+        total.index_add_(0, rows.numbers.to(stack.device).flatten(), quanta.flatten(0, 1))
     return total.double() * part.quantum
 
 

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from fedamp.base.devices import is_gpu
+from fedamp.base.devices import any_order, is_gpu
 from fedamp.base.start import compiled
 from fedamp.client.stacks import StackBatch
 from fedamp.models.architectures import CNN, MLP, ResNet
@@ -242,7 +242,8 @@ class _First(_Layer):
         """Add the gradients [clients, batch, out] of a step to those of their records."""
         if self._records is not None:
             into = torch.zeros_like(self._before) if self._sum is None else self._sum
-            self._sum = into.scatter_add_(1, self._records.unsqueeze(2).expand_as(gradients), gradients)
+            with any_order():  # what comes to a place more than once is zero, of padding
+                self._sum = into.scatter_add_(1, self._records.unsqueeze(2).expand_as(gradients), gradients)
         else:
             self._sum = gradients if self._sum is None else self._sum.add_(gradients)
 
@@ -279,7 +280,8 @@ def _logit_gradients(logits: Tensor, batch: StackBatch) -> Tensor:
     weights = batch.weights.unsqueeze(1)
     gradients = logits.new_zeros(clients, classes + -classes % _WIDTH, records)
     torch.mul(torch.softmax(logits, 1), weights, out=gradients[:, :classes])
-    return gradients.scatter_add_(1, batch.labels.unsqueeze(1), -weights)
+    with any_order():  # each place gets one number
+        return gradients.scatter_add_(1, batch.labels.unsqueeze(1), -weights)
 
 
 class Convolutional:

@@ -35,7 +35,6 @@ DATA_PLACES = ("path", "dataset")  # the keys of a data section that may name a 
 # is slow on small stacks, so they follow from its memory, if that is known. And records, beyond which a CPU gains
 # nothing.
 _CPU_NUMBERS, _GPU_NUMBERS, _CPU_RECORDS = 1 << 25, 1 << 29, 1 << 12
-_GPU_SHARE = 0.4  # of a GPU's memory, for a stack and what its training takes: two workers fit
 _KEPT_SHARE, _KEPT_BYTES = 16, 1 << 28  # one part in so many is for the records of all clients; of an unknown memory
 
 _WAITING = 8  # records in a client's memory that take as much as one of a gradient step
@@ -198,12 +197,13 @@ def stack_size(
         per_record: numbers that a record takes: its input, and :func:`fedamp.models.inspection.kept_per_record`.
         units: the most that should train together.
         device: torch's name of the device; only whether it is a GPU counts.
-        memory: bytes of the GPU; None: not known. Stacks are the same for all between two powers of two.
+        memory: bytes of the GPU for a worker; None: not known. Stacks are the same for all between two powers of two.
     """
     gpu = is_gpu(device)
     numbers = _GPU_NUMBERS if gpu else _CPU_NUMBERS
     if gpu and memory is not None:
-        numbers = power_above(int(_GPU_SHARE * memory) // (4 * _COPIES) + 1) // 2
+        free = max(0, memory - _CONTEXT_BYTES - kept_bytes(memory))
+        numbers = power_above(free // 2 // (4 * _COPIES) + 1) // 2  # a recorded program keeps as much as another takes
     records = max(1, numbers // per_record)
     return StackSize(
         units=max(1, min(units, numbers // (2 * parameters + per_record))),
@@ -215,7 +215,7 @@ def kept_bytes(memory: int | None) -> int:
     """Return the most bytes of records that stay on a GPU; it is independent of the records.
 
     Args:
-        memory: bytes of the GPU; None: not known.
+        memory: bytes of the GPU for a worker; None: not known.
 
     >>> kept_bytes(80 << 30) >> 30
     5

@@ -22,7 +22,7 @@ from flwr.app import Message
 from fedamp.base import devices
 from fedamp.base.files import temporary_folder
 from fedamp.base.start import QUIET
-from fedamp.engines.simulation import FIRST_NODE, SimulationGrid, WorkerDemand, WorkerResources, log
+from fedamp.engines.simulation import FIRST_NODE, SimulationGrid, WorkerResources, log
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
@@ -117,11 +117,7 @@ class RayGrid(SimulationGrid):
             FederationError: workers did not start, or could not import the client app.
         """
         if self._resources is None:
-            answer = self._answer(START_DEADLINE)
-            if answer is WorkerDemand:  # the driver asks where workers can share a GPU
-                self._tell(self.demand)
-                answer = self._answer(START_DEADLINE)
-            self._resources = resources = answer
+            self._resources = resources = self._answer(START_DEADLINE)
             seconds = monotonic() - self._start
             log.info("ray engine, %d worker(s) on %s, ready after %.1f s", resources.workers, resources.device, seconds)
         return self._resources.workers

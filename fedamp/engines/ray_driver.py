@@ -32,6 +32,7 @@ from fedamp.errors import FedampError, FederationError, InputError, one_line
 from fedamp.federation.running import Engine
 
 AGENTS = "metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port"
+START_SECONDS = 900  # of a process of Ray, on a busy machine
 INLINE_LIMIT = 1_000_000  # bytes that Ray carries inside a call, a little more than ``ray_workers`` uses
 ADDRESS_DEADLINE = 5.0  # seconds, until a cluster answers
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -72,7 +73,6 @@ def _serve_calls(pipe: Connection, client_app: str, engine: Engine, folder: str)
     # Flower takes a second to import, in which Ray starts its processes.
     from fedamp.engines.flower import LOG_FORMAT
     from fedamp.engines.ray_workers import Workers
-    from fedamp.engines.simulation import WorkerDemand
 
     logging.basicConfig(format=LOG_FORMAT)
     logging.getLogger("fedamp").setLevel(logging.INFO)
@@ -84,12 +84,7 @@ def _serve_calls(pipe: Connection, client_app: str, engine: Engine, folder: str)
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise FederationError(f"Ray's {name} ended")
 
-    def demand() -> WorkerDemand | None:
-        pipe.send(WorkerDemand)
-        answer: WorkerDemand | None = pipe.recv()[0]
-        return answer
-
-    workers = Workers(client_app, engine, check, demand)
+    workers = Workers(client_app, engine, check)
     pipe.send(workers.resources)
     while True:
         name, arguments = pipe.recv()
@@ -106,7 +101,8 @@ def _start_ray(engine: Engine, folder: str) -> None:
         "local",
         include_dashboard=False,
         num_cpus=None if engine.workers == "auto" else engine.workers,  # Ray starts a process a core at once
-        _system_config={"max_direct_call_object_size": INLINE_LIMIT},
+        # Where a first process takes longer to start than this, by default a minute, Ray waits for it for ever.
+        _system_config={"max_direct_call_object_size": INLINE_LIMIT, "worker_register_timeout_seconds": START_SECONDS},
         _temp_dir=os.path.join(folder, "ray"),  # Ray opens the folder that it is given to everybody
         **QUIET,
     )

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, Message
 from ray.exceptions import RayActorError, RayError
 
 from fedamp.engines import flower
-from fedamp.engines.simulation import FIRST_NODE, SimulatedNode, WorkerDemand, log, worker_resources
+from fedamp.engines.simulation import FIRST_NODE, SimulatedNode, log, worker_resources
 from fedamp.errors import FedampError, FederationError
 from fedamp.federation.running import Engine
 
@@ -39,11 +39,14 @@ class RayWorker:
         client_app: import path of the Flower client app.
         partition, partitions: number of the node, from 0, and how many there are.
         device: see :mod:`fedamp.base.devices`.
+        share: of the GPU's memory that the worker may use.
     """
 
-    def __init__(self, path: list[str], client_app: str, partition: int, partitions: int, device: str) -> None:
+    def __init__(
+        self, path: list[str], client_app: str, partition: int, partitions: int, device: str, share: float
+    ) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]  # a runtime_env is ten times slower
-        self._arguments = (client_app, partition, partitions, device)
+        self._arguments = (client_app, partition, partitions, device, share)
         self._node: SimulatedNode | None = None
 
     def ready(self) -> None:
@@ -109,7 +112,6 @@ class Workers:
         client_app: import path of the Flower client app.
         engine: the section of the scenario.
         check: raises where it makes no sense to wait any longer.
-        demand: asked where workers can share a GPU.
 
     Attributes:
         resources: workers, device, and the share of cores and GPUs of each.
@@ -119,18 +121,14 @@ class Workers:
         FederationError: workers did not start, or could not import the client app.
     """
 
-    def __init__(
-        self, client_app: str, engine: Engine, check: Callable[[], None], demand: Callable[[], WorkerDemand | None]
-    ) -> None:
+    def __init__(self, client_app: str, engine: Engine, check: Callable[[], None]) -> None:
         flower.identify()
         self._client_app, self._check = client_app, check
         self._inline_bytes = INLINE_BYTES if engine.address is None else INLINE_BYTES_ON_CLUSTER
         self._sent: dict[str, Sent] = {}
         self._next_check = 0.0
         found = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        cores, gpus = found.get("CPU", 1), found.get("GPU", 0)
-        shared = gpus and engine.workers == "auto" and engine.device != "cpu"
-        self.resources = worker_resources(engine, cores, gpus, demand() if shared else None)
+        self.resources = worker_resources(engine, found.get("CPU", 1), found.get("GPU", 0))
         reserved = self.resources.gpus * (1 - SPARE_GPU)
         self._actors = [self._new_actor(i, self.resources.cpus, reserved) for i in range(self.resources.workers)]
         answers, deadline = [actor.ready.remote() for actor in self._actors], monotonic() + STARTUP_DEADLINE
@@ -247,4 +245,7 @@ class Workers:
     def _new_actor(self, partition: int, cpus: float, gpus: float) -> Any:
         """Start an actor for a node, on whatever machine of the cluster has room."""
         actor = ray.remote(RayWorker).options(num_cpus=cpus, num_gpus=gpus, scheduling_strategy="SPREAD")
-        return actor.remote(sys.path, self._client_app, partition, self.resources.workers, self.resources.device)
+        resources = self.resources
+        return actor.remote(
+            sys.path, self._client_app, partition, resources.workers, resources.device, resources.gpus or 1.0
+        )

@@ -21,28 +21,11 @@ from flwr.clientapp import ClientApp
 from fedamp.base import devices
 from fedamp.engines import flower
 from fedamp.errors import InputError
-from fedamp.federation.running import Engine
+from fedamp.federation.running import Engine, share_of_each
 
 LOGGER = "fedamp.engines"
 log = logging.getLogger(LOGGER)
 FIRST_NODE = flower.SERVER_NODE + 1
-FEW, MOST = 2, 4  # workers of a GPU: it computes for one at a time while another one prepares; more hardly help
-USED = 0.9  # share of a GPU's free memory that the plan uses
-
-
-@dataclass(frozen=True)
-class WorkerDemand:
-    """The demand of a run on a GPU, from which the number of workers follows.
-
-    Attributes:
-        worker_bytes: memory of a worker (:func:`fedamp.client.task.bytes_of_a_worker`), with the records that it keeps.
-        free_bytes: free memory on a GPU like this machine's.
-        batches: stacks of clients in a round.
-    """
-
-    worker_bytes: int
-    free_bytes: int
-    batches: int
 
 
 class SimulationGrid(flower.OwnGrid):
@@ -51,12 +34,10 @@ class SimulationGrid(flower.OwnGrid):
     Attributes:
         simulated: True: no node is another machine with its own data.
         workers: number of nodes; each hosts all clients that it is asked to train.
-        demand: of the run on a GPU; may be set until the first call of ``get_node_ids``.
     """
 
     simulated = True
     workers: int
-    demand: WorkerDemand | None = None
 
     def __enter__(self) -> Self:
         """Start what the nodes need."""
@@ -94,6 +75,7 @@ class SimulatedNode:
         client_app: import path of the Flower client app, ``package.module:name``.
         partition, partitions: number of the node, from 0, and how many there are.
         device: see :mod:`fedamp.base.devices`.
+        share: of the GPU's memory that the node may use.
 
     Attributes:
         app: the client app.
@@ -104,11 +86,12 @@ class SimulatedNode:
         InputError: the device is not there.
     """
 
-    def __init__(self, client_app: str, partition: int, partitions: int, device: str) -> None:
+    def __init__(self, client_app: str, partition: int, partitions: int, device: str, share: float = 1.0) -> None:
         flower.identify()
         keep_freed_memory()
         self.app: ClientApp = load_app(client_app)
         self.device = device = devices.available(device)
+        devices.take_share(device, share)
         config: UserConfig = {"partition-id": partition, "num-partitions": partitions, "device": device}
         self.context = Context(1, FIRST_NODE + partition, config, RecordDict(), {})
 
@@ -231,16 +214,15 @@ class WorkerResources:
     gpus: float
 
 
-def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDemand | None = None) -> WorkerResources:
+def worker_resources(engine: Engine, cores: float, gpus: float) -> WorkerResources:
     """Decide how many workers a machine or cluster gets; more workers than cores (or GPUs) share them evenly.
 
-    On a GPU there are as many as fit into its memory, at most ``MOST``, with a core and a batch each; ``FEW`` where the
-    run's demand is unknown. Results do not depend on the number.
+    By default each GPU has one: a recorded program does not wait for Python, so a second worker would only halve the
+    memory. Results do not depend on the number.
 
     Args:
         engine: the section of the scenario.
         cores, gpus: as Ray counts them; a GPU that is named by its number is the only one that it sees.
-        demand: of the run, on a GPU.
 
     Raises:
         InputError: CUDA is asked for and there is no GPU; or a GPU is named by its number on a cluster.
@@ -250,19 +232,10 @@ def worker_resources(engine: Engine, cores: float, gpus: float, demand: WorkerDe
         device = "cuda" if gpus and (engine.address is not None or devices.here("auto") == "cuda") else "cpu"
     if not devices.is_gpu(device):
         workers = max(1, int(cores)) if engine.workers == "auto" else engine.workers
-        return WorkerResources(workers, device, cpus=_resource_share(workers, cores), gpus=0)
+        return WorkerResources(workers, device, cpus=share_of_each(workers, cores), gpus=0)
     if not gpus:
         raise InputError(f"engine.device: {device} needs a GPU and Ray sees none; expected here: auto, cpu")
     if engine.address is not None and device != "cuda":
         raise InputError(f"engine.device: {device} is one machine's; expected with engine.address: auto, cpu, cuda")
-    sharing = FEW
-    if demand is not None:
-        fitting = int(demand.free_bytes * USED / demand.worker_bytes)
-        sharing = max(1, min(fitting, int(cores / gpus), math.ceil(demand.batches / gpus), MOST))
-    workers = int(gpus) * sharing if engine.workers == "auto" else engine.workers
-    return WorkerResources(workers, "cuda", cpus=_resource_share(workers, cores), gpus=_resource_share(workers, gpus))
-
-
-def _resource_share(workers: int, units: float) -> float:
-    """Compute the part of a core or GPU that a worker gets, so that all fit; at most a whole one."""
-    return 1 / math.ceil(workers / max(1, int(units)))
+    workers = max(1, int(gpus)) if engine.workers == "auto" else engine.workers
+    return WorkerResources(workers, "cuda", cpus=share_of_each(workers, cores), gpus=share_of_each(workers, gpus))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedamp import rng
 from fedamp.base import given
+from fedamp.base.devices import any_order
 from fedamp.base.start import Later
 from fedamp.data.dataset import DataSection, Dataset
 from fedamp.data.form import BINARY, CLASSES, NOT_COUNTED, NUMBERS, TOKENS, Form, Labels
@@ -197,7 +198,8 @@ class CrossEntropy(Loss):
         # (softmax - one hot) * weight. Classes first: a softmax over a short last axis is several times slower.
         by_class = outputs.flatten(0, 1).t().contiguous()
         gradients = torch.softmax(by_class, 0)
-        gradients.scatter_add_(0, labels.view(1, -1), gradients.new_full((1, 1), -1.0).expand(1, labels.numel()))
+        with any_order():  # each place gets one number
+            gradients.scatter_add_(0, labels.view(1, -1), gradients.new_full((1, 1), -1.0).expand(1, labels.numel()))
         gradients.mul_(weights.reshape(1, -1))
         return gradients.t().reshape(outputs.shape)
 

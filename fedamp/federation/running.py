@@ -5,6 +5,7 @@ registered node can see. The engines read ``engine`` and ``faults`` (:mod:`fedam
 ``federation``. A fingerprint leaves most of these keys out (:func:`fedamp.runs.ledger.fingerprint`).
 """
 
+import math
 import warnings
 from functools import partial
 from itertools import pairwise
@@ -46,6 +47,15 @@ class Engine(Section):
         "number may change the model within rounding",
     )
     address: str | None = Field(None, description="address of a Ray cluster; default: this machine")
+
+
+def share_of_each(workers: int, units: float) -> float:
+    """Compute the part of a core or GPU that a worker gets, so that all fit; at most a whole one.
+
+    >>> share_of_each(3, 2), share_of_each(1, 2)
+    (0.5, 1.0)
+    """
+    return 1 / math.ceil(workers / max(1, int(units)))
 
 
 # YAML reads a single id as a number.

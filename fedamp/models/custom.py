@@ -170,7 +170,7 @@ def generators_from(seed: int, gpus: bool = False) -> Iterator[None]:
     import torch
 
     numpy_before, python_before = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(None if gpus else []):
+    with torch.random.fork_rng(range(torch.cuda.device_count()) if gpus else []):
         (torch.manual_seed if gpus else torch.default_generator.manual_seed)(seed)
         np.random.seed(seed >> 31)
         random.seed(seed)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedamp.base.devices import any_order
 from fedamp.models.custom import generators_from
 
 
@@ -62,7 +63,8 @@ def touched(tokens: Tensor, places: int) -> Tensor:
     is_new[:, 1:] = found[:, 1:] != found[:, :-1]
     rows = found[:, -1:].repeat(1, places)
     place = is_new.cumsum(1) - 1
-    return rows.scatter_(1, place, found)  # equal tokens have one place
+    with any_order():  # equal tokens have one place
+        return rows.scatter_(1, place, found)
 
 
 def is_spare(rows: Tensor) -> Tensor:

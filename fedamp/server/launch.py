@@ -176,7 +176,6 @@ def _started_run(
             watching.prepared(inputs)
             for line in (*charged_openly(scenario), *filter(None, [inputs.untrainable])):
                 tell(line)
-            grid.demand = inputs.demand
             yield inputs, with_faults(grid, scenario.faults), folder, watching
 
 

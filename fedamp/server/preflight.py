@@ -37,7 +37,7 @@ from fedamp.models.inspection import without_gradient
 from fedamp.models.pieces import Piece
 from fedamp.noise import path_noise
 from fedamp.runs.verification import complaint
-from fedamp.server.setup import RunInputs, made_up, steps_and_records
+from fedamp.server.setup import RunInputs, made_up, memory_of_a_worker, steps_and_records
 from fedamp.server.traffic import in_words, traffic_of
 
 LIMITS: Mapping[str, tuple[float, float, str]] = {
@@ -306,7 +306,7 @@ def check_device(inputs: RunInputs) -> Check:
     found = f"{device}: {how_clients_train(inputs)}; stacks of a round: {stacks:,}, of {slots:,} {units}"
     found += f" with {places:,} records each"
     if devices.is_gpu(devices.here(device) if device == "auto" else device):
-        kept = amount_of_bytes(kept_bytes(devices.total_memory(device)))
+        kept = amount_of_bytes(kept_bytes(memory_of_a_worker(plan.scenario.engine, device)))
         found += f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory"
         found += f", and keeps records there, if they take at most {kept}"
     if device != "auto" and devices.here(device) != device:

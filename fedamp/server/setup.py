@@ -21,11 +21,10 @@ from fedamp.base.arrays import Arrays
 from fedamp.base.section import Section
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
-from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, kept_bytes, power_above, stack_size
+from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
 from fedamp.client.training import StackTrainer
 from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
-from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
 from fedamp.extension import extensions, keys, named
 from fedamp.federation.contracts import distribution_of
@@ -33,6 +32,7 @@ from fedamp.federation.first_releases import data_after
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of, records_of
 from fedamp.federation.plan import Plan, make_plan, privacy_units
+from fedamp.federation.running import Engine, share_of_each
 from fedamp.federation.scenario import Scenario
 from fedamp.models.custom import is_import_path
 from fedamp.models.inspection import check_apart, cost, kept_per_record
@@ -145,16 +145,6 @@ class RunInputs:
         trained = 3 * self.plan.expected_cohort * math.prod(steps_and_records(self.task, self.plan.scenario.data)[:2])
         share = self.cost.flops_share or 1.0
         return max(1, min(math.ceil(len(self.test[1]) / (trained * share)), self.plan.last_round // 10))
-
-    @property
-    def demand(self) -> WorkerDemand | None:
-        """GPU memory that the run needs and finds, in bytes; None if it does not train on this machine's GPUs."""
-        device = devices.here(self.plan.scenario.engine.device)
-        if not devices.is_gpu(device):
-            return None
-        batches = math.ceil(self.plan.expected_cohort / self.task.stack.units)
-        taken = self.worker_bytes + kept_bytes(devices.total_memory(device))
-        return WorkerDemand(taken, devices.free_memory(device), batches)
 
     @cached_property
     def loss(self) -> Loss:
@@ -342,6 +332,19 @@ def _make_pipeline(plan: Plan, parameters: Arrays, pieces: Pieces) -> ReleasePip
     return ReleasePipeline(plan, parts, pieces, plan.noise, named(path)(plan) if path else ClippedSums())
 
 
+def memory_of_a_worker(engine: Engine, device: str) -> int | None:
+    """Read the bytes of a GPU's memory that a worker may use: of a GPU that several share, its part.
+
+    Args:
+        engine: the section of the scenario; workers of a cluster are counted as if this machine had all its GPUs.
+        device: torch's name of the device; None is returned where it is not here, or no GPU.
+    """
+    memory = devices.total_memory(device)
+    if memory is None or engine.workers == "auto" or engine.kind == "serial":
+        return memory
+    return int(memory * share_of_each(engine.workers, 1 if ":" in device else len(devices.names())))
+
+
 def _stack_size(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, int]:
     """Decide how many units train together; it is independent of the records.
 
@@ -373,7 +376,7 @@ def _stack_size(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, 
         share = max(share for share, _ in plan.submodels.submodel_frequencies(plan.units))
         most = math.ceil(share * plan.expected_cohort + spread)
     units = asked if asked != "auto" else most
-    size = stack_size(parameters, per_record, units, device, devices.total_memory(device))
+    size = stack_size(parameters, per_record, units, device, memory_of_a_worker(plan.scenario.engine, device))
     recurs = any(isinstance(layer, LSTM | nn.RNNBase) for layer in trained.modules())
     if on_gpu and asked == "auto":
         size = size.model_copy(update={"cohort": most})

@@ -4,10 +4,12 @@ Like a graph, the tape repeats operations on the memory that they had, and runs 
 a program takes from elsewhere than its inputs stays as it was when it was recorded.
 """
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from fedamp import rng
 from fedamp.client import capture
-from fedamp.client.capture import RecordedPrograms
+from fedamp.client.capture import RecordedPrograms, can_record
+from fedamp.client.capture import record as cuda_record
 from fedamp.client.worker import TrainingNode
 from fedamp.models.pieces import Piece
 from tests.client.counted import Counts, counts_of
@@ -96,10 +99,10 @@ SLOW = (
 )
 
 
-def rounds_of(name: str) -> tuple[list[Any], list[RecordedPrograms], Counts]:
+def rounds_of(name: str, device: str = str(ELSEWHERE)) -> tuple[list[Any], list[RecordedPrograms], Counts]:
     """Rounds of other clients, from other models, at other clips; and what the last one dispatches."""
     task, records, arrays = setting(**CASES[name])
-    node, found, counts = TrainingNode(task, records, str(ELSEWHERE)), [], Counts()
+    node, found, counts = TrainingNode(task, records, device), [], Counts()
     for number in range(5):
         ids = list(range(number % 4, number % 4 + 4))
         seeds = rng.client_seeds(0, "test", 1 + number, np.array(ids)).tolist()
@@ -215,6 +218,85 @@ def test_a_program_that_holds_a_number_of_python_is_found_by_its_bits() -> None:
     given = there(1.0, 2.0)
     assert [programs.run(program, [given])[0].cpu().tolist() for _ in range(3)] == [[1.0, 2.0], [2.0, 4.0], [4.0, 8.0]]
     assert list(programs.refused.values()) == ["its replay gives other bits"]
+
+
+class Cuda:
+    """Stands for torch.cuda: says in order what is asked of it, and may fail where a capture ends."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.said: list[str] = []
+        self.current, self.error = self.stream_named("usual"), ""
+        monkeypatch.setattr(capture, "_failed", set())
+        capture._capture_stream.cache_clear()
+        self.device = lambda device: nullcontext()
+        self.current_stream = lambda: self.current
+        self.Stream = lambda device: self.stream_named("aside")
+        for name in ("device", "current_stream", "Stream", "set_stream", "stream", "CUDAGraph", "graph"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def stream_named(self, name: str) -> Any:
+        return SimpleNamespace(name=name, wait_stream=lambda other: self.said.append(f"{name} waits for {other.name}"))
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    class CUDAGraph:
+        shares: Any = None
+
+        def replay(self) -> None: ...
+
+        def pool(self) -> Any:
+            return self.shares or id(self)
+
+    @contextmanager
+    def graph(self, graph: Any, pool: Any, stream: Any) -> Iterator[None]:
+        self.said.append("capture")
+        self.current, graph.shares = stream, pool
+        yield
+        if self.error:  # torch leaves its stream as it is
+            raise RuntimeError(self.error)
+        self.current = self.stream_named("usual")
+
+
+def test_a_capture_warms_up_on_its_stream_and_shares_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, on = Cuda(monkeypatch), list[str]()
+
+    def program(inputs: Tensor) -> list[Tensor]:
+        on.append(cuda.current.name)
+        return [inputs + 1]
+
+    graphs = [cuda_record(program, [torch.ones(size)])[0].__self__ for size in (2, 3)]
+    assert on == ["aside"] * 4
+    assert cuda.said == ["aside waits for usual", "capture", "usual waits for aside"] * 2
+    assert [graph.shares for graph in graphs] == [None, id(graphs[0])]
+    del graphs
+    gc.collect()
+    assert not capture._live, "memory of graphs that are forgotten is not kept"
+    assert can_record("cuda")
+
+
+def test_a_capture_that_fails_is_the_last_and_gives_the_stream_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Cuda(monkeypatch)
+
+    def full(inputs: Tensor) -> list[Tensor]:
+        if cuda.said[-1] == "capture":
+            raise torch.OutOfMemoryError("no room")
+        return [inputs]
+
+    with pytest.raises(torch.OutOfMemoryError):
+        cuda_record(full, [torch.ones(2)])
+    assert (cuda.current.name, can_record("cuda")) == ("usual", True), "a smaller stack may have room"
+    cuda.error = "operation failed due to a previous error during capture"
+    with pytest.raises(RuntimeError, match="previous error"):
+        cuda_record(lambda inputs: [inputs], [torch.ones(2)])
+    assert (cuda.current.name, can_record("cuda"), len(capture._live)) == ("usual", False, 0)
+    assert cuda.said[-1] == "usual waits for aside"
 
 
 def test_a_device_that_cannot_record_runs_programs_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,14 @@
 The time of a small model on a GPU is launches and round trips, and both can be counted. A bound may only fall.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.speed import zoo
 from fedamp import rng
@@ -174,6 +177,31 @@ def test_the_program_of_a_stack_runs_without_data(name: str, monkeypatch: pytest
     assert {key: total.shape for key, total in trained.clipped.sums.items()} == {
         key: value.shape for key, value in start.items()
     }
+
+
+class _Order(TorchDispatchMode):
+    """Notes which operations run while torch is asked for deterministic algorithms, and which while it is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[bool, set[str]] = {True: set(), False: set()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found[torch.are_deterministic_algorithms_enabled()].add(func._overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["MLP", "ratings with embeddings"])
+def test_nothing_is_sorted_whose_order_changes_no_bit(name: str) -> None:
+    """Torch's deterministic ways of these operations on CUDA sort, in many launches that the CPU does not show."""
+    sorting = {"scatter_add_", "scatter_", "index_add_", "index_put_"}
+    inputs, labels = zoo.records_of(MODELS[name], CLIENTS * RECORDS)
+    prepared, here = zoo.prepared_of(MODELS[name], (inputs, labels, np.repeat(np.arange(CLIENTS), RECORDS)))
+    order = zoo.order_of(prepared, range(CLIENTS))
+    with SecondDevice(), _Order() as seen:
+        assert not TrainingNode(here.task, here.dataset, str(ELSEWHERE)).train(order).failed
+    assert sorting & seen.found[False] >= {"scatter_add_"} | ({"scatter_", "index_add_"} if name != "MLP" else set())
+    assert not sorting & seen.found[True]
 
 
 def test_a_count_sees_what_it_is_for() -> None:

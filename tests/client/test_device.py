@@ -19,7 +19,6 @@ from fedamp.client import device_records, stacks
 from fedamp.client.stacks import StackBatches
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker
 from fedamp.client.worker import TrainingNode
-from fedamp.engines.simulation import WorkerDemand
 from fedamp.engines.wire import RoundOrder
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.losses import LOSSES
@@ -218,8 +217,6 @@ def test_a_run_takes_its_device_from_one_place(tmp_path: Path, monkeypatch: pyte
     prepared = prepare(asked)
     evaluating = memory.of(lambda: prepared.evaluate(prepared.state.parameters))
     assert evaluating > 4 * prepared.test[0].size
-    monkeypatch.setattr(devices, "free_memory", lambda device: 1 << 40)
-    assert prepared.demand == WorkerDemand(prepared.worker_bytes + (1 << 36), free_bytes=1 << 40, batches=1)
 
 
 # Wide, and with many records: what is the same for all clients is small beside what is stacked.

@@ -23,7 +23,6 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedamp.engines import engines, flower
 from fedamp.engines.engines import open_grid
 from fedamp.engines.ray import private_ray
-from fedamp.engines.simulation import WorkerDemand
 from fedamp.errors import FederationError, InputError
 from fedamp.federation.running import Engine
 from fedamp.runs.folder import RunFolder
@@ -44,6 +43,13 @@ def ray_grid(log):
     pytest.importorskip("ray")
     with open_grid(Engine(kind="ray", workers=2), log, APP) as grid:
         yield grid
+
+
+@pytest.fixture
+def ray_starts(monkeypatch):
+    """A busy machine has time to start Ray."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr("fedamp.engines.ray.START_DEADLINE", 3000.0)
 
 
 @pytest.fixture(scope="module")
@@ -355,20 +361,29 @@ def test_nothing_is_left_running(tmp_path, end):
 
 
 @pytest.mark.slow
-def test_workers_share_gpus_as_their_memory_allows(tmp_path, monkeypatch, serial_grid):
+@pytest.mark.parametrize(("workers", "share"), [("auto", 1), (4, 1 / 2)])
+def test_each_worker_is_shown_one_gpu_and_takes_its_share_of_it(
+    workers, share, tmp_path, monkeypatch, serial_grid, ray_starts
+):
     """All of it but the GPUs: Ray is told of them, and the app makes torch believe in them."""
-    pytest.importorskip("ray")
     monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 8, "GPU": 2}')
-    engine = Engine(kind="ray", device="cuda")
+    engine = Engine(kind="ray", device="cuda", workers=workers)
     with open_grid(engine, tmp_path / "log.txt", "tests.engines.gpu_app:app") as gpus:
-        gpus.demand = WorkerDemand(worker_bytes=1 << 30, free_bytes=4 << 30, batches=100)
-        told = tell(gpus)
-        assert [node["device"] for node in told] == ["cuda"] * 6
-        assert sorted(node["gpus"] for node in told) == ["0"] * 3 + ["1"] * 3
+        told, each = tell(gpus), round(1 / share)
+        assert [node["device"] for node in told] == ["cuda"] * 2 * each
+        assert sorted(node["gpus"] for node in told) == ["0"] * each + ["1"] * each
+        assert {(node["fraction"], node["memory"]) for node in told} == {(share, int(share * (80 << 30)))}
         np.testing.assert_allclose(round_of(gpus, 9, size=5), round_of(serial_grid, 9, size=5), rtol=1e-12)
         node = gpus.get_node_ids()[0]
         [reply] = gpus.send_and_receive([message(node, "train.die_once", mark=str(tmp_path / "mark"))])
         assert reply.has_content()  # another worker found a place
-        assert tell(gpus)[0]["gpus"] in ("0", "1")
+        [first, *_] = tell(gpus)
+        assert (first["gpus"] in ("0", "1"), first["fraction"]) == (True, share)
+
+
+@pytest.mark.slow
+def test_a_gpu_that_ray_counts_and_torch_does_not_see_is_refused(tmp_path, monkeypatch, ray_starts):
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 8, "GPU": 2}')
+    engine = Engine(kind="ray", device="cuda")
     with open_grid(engine, tmp_path / "log.txt", APP) as none, pytest.raises(InputError, match="torch sees 0 GPU"):
         none.get_node_ids()

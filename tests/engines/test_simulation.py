@@ -7,34 +7,24 @@ import sys
 import pytest
 
 from fedamp.base import devices
-from fedamp.engines.simulation import WorkerDemand, WorkerResources, worker_resources
+from fedamp.client.task import stack_size
+from fedamp.engines.simulation import WorkerResources, worker_resources
 from fedamp.errors import InputError
 from fedamp.federation.running import Engine
+from fedamp.server.setup import memory_of_a_worker
 from tests.documentation import ROOT
 
 SHARES = [
     ({}, 8, 0, (8, "cpu", 1, 0)),
     ({"workers": 3}, 2, 0, (3, "cpu", 1 / 2, 0)),
     ({"device": "cpu"}, 8, 2, (8, "cpu", 1, 0)),
-    ({"device": "cuda"}, 16, 2, (4, "cuda", 1, 1 / 2)),
+    ({"device": "cuda"}, 16, 2, (2, "cuda", 1, 1)),
     ({"device": "cuda", "workers": 3}, 16, 2, (3, "cuda", 1, 1 / 2)),  # 1/3 of both: the third would find no place
     ({"device": "cuda", "workers": 1}, 16, 2, (1, "cuda", 1, 1)),
     ({"device": "cuda", "workers": 2}, 16, 2, (2, "cuda", 1, 1)),  # a worker a GPU
     ({"device": "cuda", "workers": 4}, 16, 2, (4, "cuda", 1, 1 / 2)),
     ({"device": "cuda:1", "workers": 4}, 2, 1, (4, "cuda", 1 / 2, 1 / 4)),  # Ray is shown that GPU alone
-    ({"device": "auto", "address": "auto"}, 16, 1, (2, "cuda", 1, 1 / 2)),
-]
-GB = 1 << 30
-# Bytes that a worker needs and that are free, batches a round; cores, GPUs; workers and the share of a GPU of each.
-DEMANDS = [
-    ((3 * GB, 80 * GB, 100), 16, 1, (4, 1 / 4)),  # more hardly help
-    ((3 * GB, 80 * GB, 2), 16, 1, (2, 1 / 2)),  # a third one would have no batch
-    ((3 * GB, 80 * GB, 7), 16, 4, (8, 1 / 2)),
-    ((3 * GB, 80 * GB, 100), 6, 2, (6, 1 / 3)),  # three cores a GPU
-    ((3 * GB, 10 * GB, 100), 16, 2, (6, 1 / 3)),  # three fit into the nine GB that are planned with
-    ((3 * GB, 6 * GB, 100), 16, 2, (2, 1)),
-    ((30 * GB, 6 * GB, 100), 16, 1, (1, 1)),  # which then trains in smaller stacks
-    ((3 * GB, 80 * GB, 100), 2, 4, (4, 1)),
+    ({"device": "auto", "address": "auto"}, 16, 1, (1, "cuda", 1, 1)),
 ]
 
 
@@ -44,13 +34,28 @@ def test_workers_share_cores_and_gpus(subtests):
             assert worker_resources(Engine(**asked), cores, gpus) == WorkerResources(*expected)
 
 
-def test_memory_decides_how_many_workers_share_a_gpu(subtests):
-    for demand, cores, gpus, (workers, share) in DEMANDS:
-        with subtests.test(str((demand, cores, gpus))):
-            found = worker_resources(Engine(device="cuda"), cores, gpus, WorkerDemand(*demand))
-            assert (found.workers, found.gpus) == (workers, share)
-            assert found.workers * found.cpus <= cores
-    assert worker_resources(Engine(device="cuda", workers=7), 16, 1, WorkerDemand(3 * GB, 6 * GB, 2)).workers == 7
+@pytest.mark.parametrize(
+    ("engine", "share"),
+    [
+        ({}, 1),
+        ({"workers": 2}, 1),
+        ({"workers": 4}, 1 / 2),
+        ({"workers": 8}, 1 / 4),
+        ({"workers": 4, "device": "cuda:1"}, 1 / 4),
+        ({"workers": 4, "kind": "serial"}, 1),
+    ],
+)
+def test_a_stack_is_planned_with_the_share_of_memory_that_its_worker_gets(engine, share, monkeypatch):
+    """Two GPUs of 80 GiB, which are not there."""
+    monkeypatch.setattr(devices, "total_memory", lambda device: 80 << 30)
+    monkeypatch.setattr(devices, "names", lambda: ["a GPU"] * 2)
+    asked = Engine(**{"kind": "ray", "device": "cuda"} | engine)
+    memory = memory_of_a_worker(asked, asked.device)
+    assert memory == share * (80 << 30)
+    assert asked.kind == "serial" or worker_resources(asked, 16, 1 if ":" in asked.device else 2).gpus == share
+    records = stack_size(10**5, 10**3, 10**6, "cuda", memory).records
+    # A stack takes four times its float32 numbers, and as much for its graph; the rest is for records and CUDA.
+    assert 0.4 * memory < 2 * 16 * records * 10**3 < memory - (1 << 30) - memory // 16
 
 
 def test_cuda_without_a_gpu_is_refused():

@@ -70,10 +70,16 @@ def query(message: Message, context: Context) -> Message:
         return ours(message=message, context=context)
     import torch
 
+    from fedamp.base import devices
+
+    fraction, _, index = os.environ.get("TOLD_FRACTION", "1 0").partition(" ")
+    assert index == "0", "the only GPU that the worker is shown"
     arrays = flower.from_record(message.content["arrays"]) if "arrays" in message.content else {}
     told = {
         "pid": os.getpid(),
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        "fraction": float(fraction),
+        "memory": devices.total_memory(context.node_config["device"]) or 0,
         "threads": torch.get_num_threads(),
         "writeable": any(array.flags.writeable for array in arrays.values()),
         "device": context.node_config["device"],
