@@ -17,10 +17,11 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
    bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.
 2. Mechanisms, each kind in one file with all its evaluators. ``releases``: of one participation, and one after another.
    ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. ``merging``: weighted
-   models. Extensions offer others: ``ModelMix``, ``Spaced`` (correlated noise), ``WithoutReplacement`` (batches of a
-   fixed size), .. They are names of this package, too.
+   models. Extensions offer others, which are names of this package, too: for example ``ModelMix``, ``Spaced``
+   (correlated noise) and ``WithoutReplacement`` (batches of a fixed size).
 3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
-   several hidden rounds. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments and divergences.
+   several hidden rounds; ``blocks``: few of very many. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments
+   and divergences.
 4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
    for many uses. ``verify``: ledgers, released bundles, the numbers of other people's code.
 
