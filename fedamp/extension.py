@@ -46,8 +46,8 @@ class Extension:
             left out, or an annotated type with its field (:func:`fedamp.federation.added_keys.extend`).
         fill_ins: functions that return the content of a scenario's file with what follows from a key of it, by the key.
         choices: further schemes of a key of the scenario, by its path (``check_in``, ``server.optimizer``): classes.
-        mechanisms: kinds of :class:`fedamp.accounting.Mechanism`, by their names: ledgers hold them, and they are names
-            of ``fedamp.accounting``.
+        accounting: names of ``fedamp.accounting``: kinds of :class:`fedamp.accounting.Mechanism`, which ledgers hold,
+            and others.
         around_run: functions that run before and after each run, by any name: each a
             :data:`fedamp.server.observers.AroundRun`.
         before_runs: functions that may refuse several runs before the first one, by any name: each a
@@ -89,7 +89,7 @@ class Extension:
     sections: Mapping[str, str] = field(default_factory=dict)
     fill_ins: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    mechanisms: Mapping[str, str] = field(default_factory=dict)
+    accounting: Mapping[str, str] = field(default_factory=dict)
     around_run: Mapping[str, str] = field(default_factory=dict)
     before_runs: Mapping[str, str] = field(default_factory=dict)
     model_libraries: Mapping[str, str] = field(default_factory=dict)

@@ -352,7 +352,7 @@ FAULTS = (
         "accounting/verify.py",
         'excluded = {*last_keys(), "releases", "head", "link"}',
         'excluded = {*last_keys(), "releases", "head", "link", "epsilon_upper"}',
-        ("accounting/test_verify.py", "runs"),
+        ("extensions/pages/test_release.py", "runs"),
     ),
     Fault(
         "filter: rounds.jsonl may say half of the ledger's cost",

@@ -16,14 +16,14 @@ In reading order (docs/research/accounting.md has the mathematics, docs/research
 1. ``mechanism``: the base of all mechanisms, their questions, what a kind tells the evaluators, and how the smallest
    bracket of all evaluators is found. ``bounds``: checks of arguments, questions, and brackets.
 2. Mechanisms, each kind in one file with all its evaluators. ``releases``: of one participation, and one after another.
-   ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. ``merging``: weighted
-   models. Extensions offer others, which are names of this package, too: for example ``ModelMix``, ``Spaced``
-   (correlated noise) and ``WithoutReplacement`` (batches of a fixed size).
+   ``hidden``: sampling, submodels, hidden rounds. ``groups``: several people. Extensions offer others, which are names
+   of this package, too: for example ``ModelMix``, ``Spaced`` (correlated noise), ``WithoutReplacement`` (batches of a
+   fixed size) and ``LinearCombination`` (merged models).
 3. The evaluators, which know no mechanism. ``law``: numerical laws, and closed forms for little noise. ``sampling``:
    several hidden rounds; ``blocks``: few of very many. ``outcomes``: few outcomes, exactly. ``renyi``: Rényi moments
    and divergences.
 4. Built on answers. ``risk``: trade-off functions. ``search``: noise for a budget, the cost after each round, budgets
-   for many uses. ``verify``: ledgers, released bundles, the numbers of other people's code.
+   for many uses. ``verify``: ledgers and released bundles.
 
 ``arithmetic`` (with all bounds of rounding errors, and compiled loops) is below all of them.
 
@@ -57,7 +57,6 @@ from fedamp.accounting.hidden import (
 )
 from fedamp.accounting.law import Detail, Law
 from fedamp.accounting.mechanism import Hidden, Mechanism, OfOne, Release, from_json
-from fedamp.accounting.merging import FIXED_GRADIENTS, JOINT_RELEASE, LinearCombination
 from fedamp.accounting.releases import (
     NOTHING,
     Approximate,
@@ -75,7 +74,6 @@ from fedamp.accounting.releases import (
 from fedamp.accounting.renyi import Moments
 from fedamp.accounting.risk import TradeOff, in_words, privacy_profile, trade_off
 from fedamp.accounting.search import calibrate, calibrate_count, calibrate_risk, epsilon_over_rounds
-from fedamp.accounting.verify import Claims
 from fedamp.extension import offered
 
 __all__ = [
@@ -140,8 +138,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a mechanism that an extension offers, such as ``ModelMix``, when it is first asked for."""
+    """Import what an extension offers, such as the mechanism ``ModelMix``, when it is first asked for."""
     if not name.startswith("_"):
-        for kind in offered("mechanisms", name):
-            return kind
+        for found in offered("accounting", name):
+            return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ the person out, and X = dP/dQ their likelihood ratio.
 A kind lives in one file, here or in another package: a frozen dataclass that inherits :class:`Mechanism`,
 :class:`Release`, :class:`OfOne` or :class:`Hidden`, and overrides the evaluators that it knows. Defining the class is
 all that registers it: ``from_json`` reads it, and every question is answered. An extension names its kinds in the seam
-``mechanisms``, so that ``from_json`` imports them when a ledger has one. A method that it does not override
+``accounting``, so that ``from_json`` imports them when a ledger has one. A method that it does not override
 refuses, or asks the mechanism that it is ``charged_as``. A kind that says too little costs more, never less.
 
 ======================  =============================================================================================
@@ -87,8 +87,7 @@ from fedamp.accounting.sampling import (
     SampledProfile,
     SampledRun,
 )
-from fedamp.extension import keys as offered_keys
-from fedamp.extension import offered
+from fedamp.extension import all_offered, offered
 
 
 class Fact(Enum):
@@ -1042,10 +1041,11 @@ def from_json(value: Mapping[str, Any]) -> Mechanism:
     """
     if not isinstance(value, Mapping) or "kind" not in value:
         raise ValueError(f'a mechanism must be an object with a "kind", got {value!r}')
-    kind = Mechanism.kinds.get(value["kind"]) if isinstance(value["kind"], str) else None
-    if kind is None and (kind := next(offered("mechanisms", str(value["kind"])), None)) is None:
-        known = sorted({*Mechanism.kinds, *offered_keys("mechanisms")})
-        raise ValueError(f"kind must be one of {', '.join(known)}, got {value['kind']!r}")
+    name = value["kind"] if isinstance(value["kind"], str) else ""
+    kind: Any = Mechanism.kinds.get(name) or next(offered("accounting", name), None)
+    if not (isinstance(kind, type) and issubclass(kind, Mechanism)):
+        dict(all_offered("accounting"))  # imports all other kinds, too
+        raise ValueError(f"kind must be one of {', '.join(sorted(Mechanism.kinds))}, got {value['kind']!r}")
     expected = {each.name for each in fields(kind)}
     given = set(value) - {"kind"}
     if given | {"relation"} != expected | {"relation"} or given - expected:

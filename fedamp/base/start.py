@@ -99,7 +99,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Call
     def later(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
         @cache
         def kernel() -> Callable[..., Any]:
-            njit = import_module("numba").njit
+            from numba import njit
+
             try:
                 return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
             except RuntimeError:  # there is no place for a cache

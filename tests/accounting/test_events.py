@@ -153,6 +153,7 @@ def test_a_mechanism_of_an_extension_is_imported_when_json_names_it(monkeypatch)
     written = ModelMix(2.0, 1.0).to_json()
     monkeypatch.delitem(ModelMix.kinds, "ModelMix")  # as in a process that has not asked for it
     assert from_json(written) == ModelMix(2.0, 1.0)
+    monkeypatch.undo()
     with pytest.raises(ValueError, match=r"kind must be one of Allocation, .*, ModelMix, .*, got 'Modelmix'"):
         from_json(written | {"kind": "Modelmix"})
 
@@ -175,7 +176,6 @@ def test_modules_import_one_another_in_one_direction():
     order = TopologicalSorter({name: found & imports.keys() for name, found in imports.items()}).static_order()
     known = list(order)  # raises CycleError where there is a circle
     assert known.index("law") < known.index("mechanism") < known.index("releases") < known.index("hidden")
-    assert {other for other, used in imports.items() if "merging" in used} == {"__init__"}  # nothing else needs it
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def entered(ask):
     ("build", "functions", "files"),
     [
         (lambda noise: Poisson(Gaussian(noise), 0.1), 75, 6),
-        (lambda noise: Allocation(Gaussian(noise), 10, 100), 178, 7),
+        (lambda noise: Allocation(Gaussian(noise), 10, 100), 180, 7),
     ],
     ids=["Poisson", "Allocation"],
 )

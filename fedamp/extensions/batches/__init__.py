@@ -15,5 +15,5 @@ _HERE = "fedamp.extensions.batches"
 extension = Extension(
     "batches",
     choices={"check_in": (f"{_HERE}.check_in:BatchesCheckIn", f"{_HERE}.check_in:TruncatedPoissonCheckIn")},
-    mechanisms={name: f"{_HERE}.mechanisms:{name}" for name in ("TruncatedPoisson", "WithoutReplacement")},
+    accounting={name: f"{_HERE}.mechanisms:{name}" for name in ("TruncatedPoisson", "WithoutReplacement")},
 )

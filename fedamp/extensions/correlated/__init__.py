@@ -25,5 +25,5 @@ extension = Extension(
             f"{_HERE}.tree:TreeNoise",
         ),
     },
-    mechanisms={name: f"{_HERE}.spaced:{name}" for name in ("BallsInBins", "Cyclic", "Spaced")},
+    accounting={name: f"{_HERE}.spaced:{name}" for name in ("BallsInBins", "Cyclic", "Spaced")},
 )

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from fedamp import accounting as events
 from fedamp.accounting.bounds import check_count
 from fedamp.accounting.mechanism import largest_loss_of
+from fedamp.extensions.batches.mechanisms import WithoutReplacement
 
 METHOD = "fedamp"  # the name by which other tools know the accountant
 
@@ -93,7 +94,7 @@ def _write_event(mechanism: events.Mechanism, change: int) -> Any:
             return dp.NonPrivateDpEvent()
         case events.Poisson(inner, rate):
             return dp.PoissonSampledDpEvent(rate, _write_event(inner, change))
-        case events.WithoutReplacement(inner, batch, population, 1):
+        case WithoutReplacement(inner, batch, population, 1):
             return dp.SampledWithoutReplacementDpEvent(
                 population, batch, _write_event(inner.under_substitution(), change)
             )
@@ -161,7 +162,7 @@ def _read_event(event: Any, relation: events.Relation, change: int, in_batch: bo
         case dp.SampledWithoutReplacementDpEvent(source_dataset_size=population, sample_size=batch, event=inner):
             if relation is not SUBSTITUTION:
                 raise ValueError(f"batches without replacement are for REPLACE_ONE, got {_NAMES[relation]}")
-            return events.WithoutReplacement(_read_event(inner, relation, change, in_batch=True), batch, population)
+            return WithoutReplacement(_read_event(inner, relation, change, in_batch=True), batch, population)
         case dp.SelfComposedDpEvent(event=inner, count=times):
             return events.Repeat(_read_event(inner, relation, change, in_batch), times)
         case dp.ComposedDpEvent(events=parts):
@@ -426,7 +427,7 @@ class FlowerAccountant:
             case "poisson":
                 return events.Poisson(events.Gaussian(noise, relation=ADD_REMOVE), sample / population)
             case "without-replacement":
-                return events.WithoutReplacement(events.Gaussian(noise), sample, population)
+                return WithoutReplacement(events.Gaussian(noise), sample, population)
             case "no-amplification":
                 out = ADD_REMOVE if sample == population else SUBSTITUTION
                 return events.Gaussian(noise, relation=out)

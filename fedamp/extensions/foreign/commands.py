@@ -1,6 +1,6 @@
 """Define ``fedamp-accounting check``: it computes epsilon from the numbers of a program.
 
-It needs the accountant alone. :mod:`fedamp.accounting.verify` has the checks of numbers, and
+It needs the accountant alone. :mod:`fedamp.extensions.foreign.claims` has the checks of numbers, and
 :mod:`fedamp.extensions.foreign.tool_files` reads the files.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from fedamp.accounting.verify import Check, Claims
+from fedamp.accounting.verify import Check
+from fedamp.extensions.foreign.claims import Claims
 from fedamp.extensions.foreign.tool_files import check_file
 
 GROUPS = {

@@ -23,8 +23,9 @@ from typing import Any
 from warnings import catch_warnings
 
 from fedamp.accounting import Relation
-from fedamp.accounting.verify import Check, Claims, each_key_once
+from fedamp.accounting.verify import Check, each_key_once
 from fedamp.base.reading import read_regular
+from fedamp.extensions.foreign.claims import Claims
 
 GivenNumbers = dict[str, Any]  # by the name of a parameter; ``PRIVATE`` and ``UNKNOWN`` stand for what is no number
 PRIVATE, UNKNOWN = "the size of a private batch", "not a number in the file"

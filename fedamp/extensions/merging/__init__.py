@@ -6,7 +6,8 @@ certificate (docs/research/merging.md). :mod:`~fedamp.extensions.merging.candida
 folder. The core reads such a folder, as for ``fedamp compare``, by :mod:`~fedamp.extensions.merging.merged`.
 
 The charge of random selection is :class:`fedamp.accounting.RandomSelection`. Linear combinations need runs with
-independent noise. No key of a scenario is added.
+independent noise. No key of a scenario is added. :mod:`~fedamp.extensions.merging.mechanism` has the mechanism of a
+linear combination.
 """
 
 from fedamp.extension import Extension
@@ -16,4 +17,8 @@ extension = Extension(
     commands={"merge": "fedamp.extensions.merging.commands:merge"},
     help_groups={"merge": "Train"},
     readers={"certificate.json": "fedamp.extensions.merging.merged:READER"},
+    accounting={
+        name: f"fedamp.extensions.merging.mechanism:{name}"
+        for name in ("FIXED_GRADIENTS", "JOINT_RELEASE", "LinearCombination")
+    },
 )

@@ -15,5 +15,5 @@ _HERE = "fedamp.extensions.modelmix"
 extension = Extension(
     "modelmix",
     sections={"mixing": f"{_HERE}.section:MIXING"},
-    mechanisms={name: f"{_HERE}.mechanism:{name}" for name in ("MixedCoordinate", "ModelMix")},
+    accounting={name: f"{_HERE}.mechanism:{name}" for name in ("MixedCoordinate", "ModelMix")},
 )
