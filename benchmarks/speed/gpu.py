@@ -258,7 +258,7 @@ def transformers(device: str, small: bool) -> Found:
                     "intermediate_size": 64,
                 }
                 own = {key: smaller.get(key, value) for key, value in animal.own.items()}
-                animal = replace(animal, own=own, model=animal.model | {"vocabulary": 500})
+                animal = replace(animal, own=own, model=animal.model | {"vocabulary": 500}, shape=(16,))
             clients = 4 if small else 32
             _forget_peak()
             ours, stacked, alone, prepared = zoo.play(animal, clients, 4, device, precision)

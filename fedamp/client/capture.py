@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import torch
 from torch import Tensor
@@ -152,6 +152,35 @@ class RecordedPrograms:
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """Say whether two tensors have the same bits, NaN included."""
     return torch.equal(*(each.contiguous().flatten().view(torch.uint8) for each in (one, other)))
+
+
+class HeldBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the memory of tensors that are made while the context lasts; those on torch's ``meta`` device take none.
+
+    Attributes:
+        now, most: bytes that are held, and were held at most.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.most = 0
+        self._known: WeakSet[torch.UntypedStorage] = WeakSet()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and count the memory of its results until it is freed."""
+        out = func(*args, **(kwargs or {}))
+        for storage in {each.untyped_storage() for each in tree_leaves(out) if isinstance(each, Tensor)}:
+            if storage not in self._known:
+                self._known.add(storage)
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+                finalize(storage, self._free, storage.nbytes())
+        return out
+
+    def _free(self, size: int) -> None:
+        self.now -= size
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]

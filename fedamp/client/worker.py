@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedamp import rng
 from fedamp.base.devices import is_gpu, total_memory
-from fedamp.client.capture import RecordedPrograms, can_record
+from fedamp.client.capture import HeldBytes, RecordedPrograms, can_record
 from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers
 from fedamp.client.device_records import DeviceRecords
 from fedamp.client.ghost_clipping import GhostClipping
@@ -570,6 +570,26 @@ class TrainingNode:
         report.reported.sort()  # in which order they trained tells their sizes
         report.sums, report.seconds = sums, time.monotonic() - begin
         return report
+
+    def bytes_of_a_stack(self, order: RoundOrder) -> int:
+        """Count the bytes that the first stack of an order takes at most, without its records; nothing is computed.
+
+        Args:
+            order: for a node whose device is torch's ``meta``.
+        """
+        report = TrainReport()
+        stack = self._next_wave(self._members(order, {}, report), [], report)[0]
+        submodel, numbers = (
+            stack.members.submodel,
+            torch.from_numpy(clip_numbers(order.clips, self.task.linf_coordinates)),
+        )
+        with arithmetic(self.task.client.precision, self.device), HeldBytes() as held:
+            start = {name: value.to(self.device) for name, value in submodel.start.items()}
+            there = [each.to(self.device) for each in stack.tensors]
+            rate = torch.zeros((), dtype=torch.float64, device=self.device)
+            numbers_there = _RoundNumbers(order.round, order.clips, rate, numbers.to(self.device))
+            submodel.trainer.train(start, stack, there, numbers_there)
+        return held.most
 
     def _members(
         self, order: RoundOrder, sums: dict[str, NDArray[np.float64]], report: TrainReport

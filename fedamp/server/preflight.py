@@ -293,7 +293,8 @@ def _in_numbers(plan: Plan, inputs: RunInputs, sizes: Mapping[str, int]) -> Iter
 def check_device(inputs: RunInputs) -> Check:
     """Tell how units train on the scenario's device: stacks of a round, memory of a worker, units a second.
 
-    Memory is an estimate from above. Units a second are measured on synthetic records, if the device is here.
+    Memory is that of the tensors of a stack, counted without the device. Units a second are measured on synthetic
+    records, if the device is here.
 
     Args:
         inputs: of the run.
@@ -307,8 +308,10 @@ def check_device(inputs: RunInputs) -> Check:
     found += f" with {places:,} records each"
     if devices.is_gpu(devices.here(device) if device == "auto" else device):
         kept = amount_of_bytes(kept_bytes(memory_of_a_worker(plan.scenario.engine, device)))
-        found += f"; a worker takes at most {amount_of_bytes(inputs.worker_bytes)} of a GPU's memory"
-        found += f", and keeps records there, if they take at most {kept}"
+        found += f"; a worker keeps records on a GPU, if they take at most {kept}"
+        with fails_alone("counting the memory of a stack"):  # code that needs values
+            node, order, _ = _made_up_round(inputs, "meta", _TIMED_STEPS)
+            found += f"; a stack takes {amount_of_bytes(node.bytes_of_a_stack(order))}, and its graph as much again"
     if device != "auto" and devices.here(device) != device:
         return Check("device", "caution", f"{found}; the device is not here, so no speed was measured")
     speed = 1 / seconds_of_a_unit(inputs, _TIMED_STEPS)
@@ -370,6 +373,23 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
         steps: the most gradient steps that are timed.
         units: how many train together at most; default: as the run does it.
     """
+    device = devices.here(inputs.plan.scenario.engine.device)
+    node, order, trained = _made_up_round(inputs, device, steps, units)
+    with devices.one_thread(device):  # as workers train
+        for _ in range(3 if devices.is_gpu(device) else 1):  # it tries how clients can train together; a GPU records
+            node.train(order)
+        began = perf_counter()
+        node.train(order)
+        return (perf_counter() - began) / trained
+
+
+def _made_up_round(
+    inputs: RunInputs, device: str, steps: int, units: int | None = None
+) -> tuple[TrainingNode, RoundOrder, float]:
+    """Make a node whose units have synthetic records, and an order for them; arguments as of the function above.
+
+    Also returns how many units it trains, in units that train all of their steps.
+    """
     task, plan = inputs.task, inputs.plan
     whole, _, records = steps_and_records(task, plan.scenario.data)
     few = min(whole, steps)
@@ -389,16 +409,10 @@ def seconds_of_a_unit(inputs: RunInputs, steps: int, units: int | None = None) -
 
     shape = {"input_shape": task.input_shape, "num_clients": units, "hosted": None}
     synthetic: Any = SimpleNamespace(**shape, sizes=sizes, gather=gather, lost=lost)
-    device = devices.here(plan.scenario.engine.device)
     node = TrainingNode(task.model_copy(update=changes), synthetic, device, compiled=False)
     seeds, (_, submodel) = [bytes(rng.SEED_BYTES)] * units, plan.submodels.possible_draws(masks=1)[0]
     clips, arrays = (1.0,) * len(plan.parts), inputs.state.parameters
-    train = partial(node.train, RoundOrder("", 1, clips, rows(range(units), seeds, submodel), arrays))
-    with devices.one_thread(device):  # as workers train
-        train()  # which tries, once, how clients can train together
-        began = perf_counter()
-        train()
-        return (perf_counter() - began) / units * whole / few
+    return node, RoundOrder("", 1, clips, rows(range(units), seeds, submodel), arrays), units * few / whole
 
 
 def _training_parts(inputs: RunInputs) -> tuple[Piece, StackTrainer, dict[str, Tensor]]:

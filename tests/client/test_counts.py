@@ -3,6 +3,7 @@
 The time of a small model on a GPU is launches and round trips, and both can be counted. A bound may only fall.
 """
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from tests.client.counted import Counts, counts_of
 from tests.client.federation import order_of, task_of, trained
-from tests.client.second_device import ELSEWHERE, SecondDevice
+from tests.client.second_device import ELSEWHERE, SecondDevice, memory
 from tests.client.test_device import records_of
 
 CLIENTS, RECORDS, STEPS = 4, 4, (2, 4)
@@ -202,6 +203,23 @@ def test_nothing_is_sorted_whose_order_changes_no_bit(name: str) -> None:
         assert not TrainingNode(here.task, here.dataset, str(ELSEWHERE)).train(order).failed
     assert sorting & seen.found[False] >= {"scatter_add_"} | ({"scatter_", "index_add_"} if name != "MLP" else set())
     assert not sorting & seen.found[True]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_memory_of_a_stack_is_told_without_a_device(name: str) -> None:
+    clients = 16
+    inputs, labels = zoo.records_of(MODELS[name], clients * RECORDS)
+    data = (inputs, labels, np.repeat(np.arange(clients), RECORDS))
+    prepared, here = zoo.prepared_of(MODELS[name], data)
+    order = zoo.order_of(prepared, range(clients))
+    told = TrainingNode(here.task, here.dataset, "meta", compiled=False).bytes_of_a_stack(order)
+    with SecondDevice():
+        node = TrainingNode(here.task, here.dataset, str(ELSEWHERE))
+        assert not node.train(order).failed
+        gc.collect()
+        taken = memory.of(lambda: node.train(order))
+    print(f"{name}: {told:,} bytes are told, {taken:,} are taken")
+    assert abs(told - taken) <= 0.1 * taken
 
 
 def test_a_count_sees_what_it_is_for() -> None:

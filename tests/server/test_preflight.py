@@ -227,4 +227,5 @@ def test_check_tells_stacks_and_memory_of_a_device(tmp_path, fedamp, monkeypatch
     verdict, found = told("cuda")
     assert verdict == "caution"
     assert "stacks of a round: 1, of 100 clients" in found
-    assert "GB of a GPU's memory, and keeps records there, if they take at most 268 MB; the device is not here" in found
+    assert "a worker keeps records on a GPU, if they take at most 268 MB; a stack takes " in found
+    assert re.search(r"takes [\d.]+ MB, and its graph as much again; the device is not here", found)
