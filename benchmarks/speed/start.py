@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.record import ROOT, made, store
 
-TIMES = 3
+TIMES = 2
 # A command in this process, which ends before the first order to train, and tells its modules if it is asked to.
 PROGRAM = """
 import atexit, json, os, sys
