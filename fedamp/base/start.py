@@ -64,7 +64,7 @@ def leave_process(end: SystemExit) -> None:
     threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends a process
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none
             stream.flush()
     os._exit(end.code or 0)
 
