@@ -1,8 +1,7 @@
 """Processor time of commands until they answer, over that of ``import torch``: `python -m benchmarks.speed.start`.
 
-Times are of a process and its children, user and system. Each follows an ``import torch``, and the least of a command
-is divided by the least of these, because a busy machine only makes both longer. Bytecode is compiled before, as pip
-does it.
+Times are of a process and its children, user and system. The least of a command is divided by the least of ``import
+torch`` around it, because a busy machine only makes both longer. Bytecode is compiled before, as pip does it.
 """
 
 import json
@@ -17,7 +16,8 @@ from typing import Any
 from benchmarks.record import ROOT, made, store
 
 TIMES = 2
-# A command in this process, which ends before the first order to train, and tells its modules if it is asked to.
+# A command in this process, which ends before the first order to train, and tells its modules if it is asked to. As the
+# whole run it keeps the curve over the rounds first, which a run computes while its clients train.
 PROGRAM = """
 import atexit, json, os, sys
 
@@ -26,7 +26,9 @@ def tell():
         with open(file, "w") as written:
             json.dump(sorted(sys.modules), written)
 
-def end(*_):
+def end(strategy, *_):
+    if os.environ.get("WHOLE"):
+        strategy.plan.charge.epsilon_by_round
     tell()
     os._exit(0)
 
@@ -82,26 +84,23 @@ def packages(found: set[str]) -> list[str]:
     return sorted(each for each in top if each[0] != "_" and each not in ("fedamp", "sitecustomize"))
 
 
-def ratio(found: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """The ratio of the least seconds, and the least and the most of all, from pairs: of a command, of a torch."""
-    each, (calls, torches) = [call / torch for call, torch in found], zip(*found, strict=True)
-    return {"ratio": min(calls) / min(torches), "least": min(each), "most": max(each)}
-
-
 def measured(name: str) -> dict[str, Any]:
     """Of a command: the first time on a machine, the first time of its question, and again; and what it imports."""
-    found: dict[str, list[tuple[float, float]]] = {"first": [], "first question": [], "again": []}
+    found: dict[str, list[float]] = {"torch": [], "first": [], "first question": [], "again": []}
     for _ in range(TIMES):
         with TemporaryDirectory() as place:
             folder = Path(place)
-            for when, pairs in found.items():
-                torch = seconds(["-c", "import torch"], folder)
-                if when == "first question":
-                    for file in (folder / "kept").glob("answers/*"):
-                        file.unlink()
-                pairs.append((call(name, folder), torch))
+            found["first"].append(call(name, folder))
+            found["torch"].append(seconds(["-c", "import torch"], folder))
+            for file in (folder / "kept").glob("answers/*"):
+                file.unlink()
+            found["first question"].append(call(name, folder))
+            found["torch"].append(seconds(["-c", "import torch"], folder))
+            call(name, folder, WHOLE="1")
+            found["again"].append(call(name, folder))
             imported = modules(name, folder)
-    told = {when: ratio(pairs) for when, pairs in found.items()}
+    unit = min(found.pop("torch"))
+    told = {when: {"ratio": min(each) / unit, "most": max(each) / unit} for when, each in found.items()}
     return told | {"imports": packages(imported), "fedamp": sum(each.startswith("fedamp") for each in imported)}
 
 
@@ -115,8 +114,8 @@ def main() -> None:
         print(name, json.dumps(figures["commands"][name]), flush=True)
         store(file, figures)
     for package in sorted({each for found in figures["commands"].values() for each in found["imports"]}):
-        torch = seconds(["-c", "import torch"], ROOT)
-        figures["imports"][package] = seconds(["-c", f"import {package}"], ROOT) / torch
+        unit = seconds(["-c", "import torch"], ROOT)
+        figures["imports"][package] = seconds(["-c", f"import {package}"], ROOT) / unit
         store(file, figures)
 
 
