@@ -226,8 +226,8 @@ class DependentTilt(Protocol):
     def variation(self) -> float:
         """Amount that one copy adds to ``Proposal.variation``."""
 
-    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Draw log X, and log G, for draws of which some are ``drifted``; shapes (draws,)."""
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+        """Draw log X, its common shift, and log G, for draws of which some are ``drifted``; shapes (draws,)."""
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
         """Draw log X after each of the first ``ends`` rounds, and the log weight of later rounds; shapes (draws, n)."""
@@ -247,6 +247,10 @@ class Factor(Protocol):
     @property
     def chances(self) -> tuple[float, ...]:
         """Chances of taking part in 0, 1, .. rounds."""
+
+    @property
+    def common_spread(self) -> float:
+        """Standard deviation of log X along a direction of the noise in which it is linear; 0: there is none."""
 
     @property
     def draw_width(self) -> int:
@@ -889,8 +893,8 @@ class RemoveProposal(Proposal):
             law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
             self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
         variance = 0.0
-        for factor in run.hidden_factors:
-            variance += factor.copies * factor.common_spread**2
+        for each in run.factors:
+            variance += each.copies * each.common_spread**2
         if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift):
             self.smoothing = math.sqrt(variance)
         self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden_factors)) if order < 2 else []
@@ -929,7 +933,8 @@ class RemoveProposal(Proposal):
                 tilted = self._tilted[j]
                 if not isinstance(factor, HiddenRounds):
                     assert not isinstance(tilted, _Tilted)
-                    one, log_mean = tilted.draw(rng, second)
+                    one, moved, log_mean = tilted.draw(rng, second)
+                    shift += moved
                     log_second += self.drift * log_mean
                     log_ratio += one
                     log_power += self.order * one
@@ -1316,7 +1321,7 @@ CHARGE = 1e-6  # share of delta that is charged for the probability that a certi
 QUESTIONS = 32
 """One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
 
-STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
+STEPS = np.concatenate([np.arange(0.3, 1.8, 0.12), 1.86 * 1.25 ** np.arange(0, 17, 2)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
 _WORK = 5e9  # steps of the recursion that a precision of 5e-3 may take: two to five seconds on two cores

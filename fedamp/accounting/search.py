@@ -319,7 +319,7 @@ _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the 
 _CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
 _FEWEST = 5_000  # draws that rounds may share
 _LOOKING = 12_000  # draws that pilots take, about
-_SWEPT_STEPS = STEPS[::4]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
+_SWEPT_STEPS = STEPS[::2]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
 
 
 def epsilon_over_rounds(
@@ -472,7 +472,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
 def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
     """Return upper ends of the remove direction after each of some beginnings; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
-    log_term, proposal = math.log(2 * len(parts) * len(_SWEPT_STEPS) / failure), None
+    log_term, proposal, ahead = math.log(2 * len(parts) * len(_SWEPT_STEPS) / failure), None, _AHEAD
     while end:
         run = SampledRun((parts[end - 1],))
         if left / 4 / run.draw_steps < _FEWEST:
@@ -486,10 +486,10 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
                 proposal = RemoveProposal.best_pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
             if not run.hidden_factors:  # without drift; the best order changes slowly, and each has a table of its own
                 proposal = RemoveProposal(run, proposal.moment.order)
-            pilots = pilots_of_columns(Block(proposal, parts[max(0, end - _AHEAD) : end]), spendable)[::-1]
+            pilots = pilots_of_columns(Block(proposal, parts[max(0, end - ahead) : end]), spendable)[::-1]
             needed = np.maximum.accumulate([_sweep_draws(each, log_term) for each in pilots])
             count = int(np.argmin(needed / np.arange(1, len(pilots) + 1))) + 1  # the most rounds for a draw
-            draws = int(min(needed[count - 1], left / 4 / run.draw_steps))
+            draws, ahead = int(min(needed[count - 1], left / 4 / run.draw_steps)), min(_AHEAD, 4 * count)
             pilots, some = pilots[count - 1 :: -1], slice(end - count, end)
             epsilons = np.array([[each.epsilon] for each in pilots])
             above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * _SWEPT_STEPS

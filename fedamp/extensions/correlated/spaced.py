@@ -479,10 +479,35 @@ class SpacedRounds:
         along[:released] = np.correlate(np.pad(mean, (0, len(self.noise_column) - 1)), self.noise_column, "valid")
         return mean, along, float(self.round_shares @ self.column_overlaps[:, 0])
 
+    @cached_property
+    def common_direction(self) -> Array:
+        """Noise d over |d|^2 that moves log X by 1 whatever the set: <c_s, d> = 1 / k; zeros: there is none.
+
+        After fewer rounds than all, sets differ in how many rounds they have; without bands X is a bound.
+        """
+        event, column = self.event, self.noise_column
+        found = np.zeros(event.span + len(column))
+        for s in range(event.span - 1, -1, -1) if event.is_banded and event.span == event.rounds else ():
+            found[s] = (1 / event.k - column[1:] @ found[s + 1 : s + len(column)]) / column[0]
+        return found[: event.span] / max(found @ found, 1e-300)
+
+    @cached_property
+    def common_spread(self) -> float:
+        """Standard deviation of log X along ``common_direction``."""
+        return float(np.linalg.norm(self.common_direction))
+
+    @property
+    def shift_rounding(self) -> float:
+        """Bound on what is lost of log X as a linear function, and on the error of its shift, in units."""
+        column = self.noise_column
+        off = 160 * len(column) * self.event.k * float(column.sum()) + self.event.rounds**1.5 * self.common_spread
+        return EXPONENT * off
+
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X: sums of exponentials, and without bands the buffers and ``Far``."""
         units = 2 * self.event.rounds + (8 * len(self.noise_column) + 8) * EXPONENT * self.event.k + 64
+        units += self.shift_rounding
         return (0.0 if self.event.is_banded else BUFFERS) + self.far_overlaps.inside[1] + units * UNIT
 
     @property
@@ -666,15 +691,16 @@ class _Schedules(NamedTuple):
         relative = steps * UNIT + t * (t - 1) / 2 * factor.far_overlaps.between[1]
         return cls(factor, t, drift, tables, log_moment, drifted, relative, 16 * steps * UNIT)
 
-    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Draw log X, and log G = the sum of the shares times log w_s."""
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+        """Draw log X, its common shift, and log G = the sum of the shares times log w_s."""
         rows = rng.standard_normal((len(drifted), self.factor.rounds))
         for which, drift in ((~drifted, 0.0), (drifted, self.drift)):
             if which.any():
                 moved = rows[which] + drift * self.factor.mean_drift[0] if drift else rows[which]
                 add_columns(moved, self._draw_rounds(rng, len(moved), drift), self.factor.noise_column)
                 rows[which] = moved
-        return self.factor.log_ratios(rows)
+        log_ratio, log_mean = self.factor.log_ratios(rows)
+        return log_ratio, (rows * self.factor.common_direction).sum(axis=1), log_mean
 
     def _draw_rounds(self, rng: np.random.Generator, draws: int, drift: float) -> NDArray[np.int8]:
         """Draw how many of the t sets take each round, shape (draws, rounds)."""
@@ -730,13 +756,25 @@ class ListedRounds(SpacedRounds):
                 signal[s:] += column[: event.span - s]
         return found
 
+    @cached_property
+    def common_direction(self) -> Array:
+        """The shortest noise d, over |d|^2, that moves log X by 1 whatever the set; zeros: there is none."""
+        signals = self.set_signals
+        found = np.linalg.lstsq(signals, np.ones(len(signals)), rcond=None)[0]
+        linear = np.abs(signals @ found - 1).max() < 1e-10
+        return found / (found @ found) if linear else np.zeros(len(found))
+
+    @property
+    def shift_rounding(self) -> float:
+        return EXPONENT * (1e-10 / UNIT + self.event.span**1.5 * self.common_spread) if self.common_spread else 0.0
+
     @property
     def ratio_rounding(self) -> float:
         """Bound on the relative error of X.
 
         It covers sums of ``span`` products of up to ``EXPONENT``, their exponentials, and the mean.
         """
-        units = (4 * self.event.span + 8) * EXPONENT + len(self.set_signals)
+        units = (4 * self.event.span + 8) * EXPONENT + len(self.set_signals) + self.shift_rounding
         return (0.0 if self.event.is_banded else BUFFERS) + units * UNIT
 
     @property
@@ -777,15 +815,16 @@ class _ListedTuples:
         self.relative = (4 * (signals.shape[1] + 8) * (float(logs.max()) + 1) + logs.size) * UNIT
         self.variation = 2 * self.relative
 
-    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array]:
-        """Draw log X; it is returned twice, because listed sets have no drift."""
+    def draw(self, rng: np.random.Generator, drifted: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
+        """Draw log X, its common shift, and log X again, because listed sets have no drift."""
         draws, signals = len(drifted), self.signals
         drawn = np.minimum(np.searchsorted(self._below, rng.random(draws), side="right"), len(self._below) - 1)
         rows = rng.standard_normal((draws, signals.shape[1]))
         for _ in range(self.order):
             drawn, last = np.divmod(drawn, len(signals))
             rows += signals[last]
-        return self.factor.log_ratios(rows)
+        log_ratio, again = self.factor.log_ratios(rows)
+        return log_ratio, (rows * self.factor.common_direction).sum(axis=1), again
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, ends: NDArray[np.int64]) -> tuple[Array, Array]:
         """Refuse: beginnings of listed sets do not share draws (NotEvaluable)."""

@@ -156,6 +156,28 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
     assert drifted == pytest.approx(math.log(np.exp(pairs).mean()) + lengths)
 
 
+@pytest.mark.parametrize(
+    ("event", "exists"),
+    [
+        (Spaced(Gaussian(1.5), 3, 40, 3, COEFFICIENTS), True),
+        (Spaced(Gaussian(1.5), 2, 9, 3, COEFFICIENTS), True),
+        (BallsInBins(Gaussian(1.5), 12, 4, COEFFICIENTS), True),
+        (Spaced(Gaussian(1.5), 3, 40, 3, COEFFICIENTS).after(30), False),
+        (Spaced(Gaussian(1.5), 2, 9, 2, WHOLE), True),
+        (Spaced(Gaussian(1.5), 2, 9, 3, WHOLE).after(5), False),
+    ],
+)
+def test_log_x_is_linear_along_the_common_direction(event, exists):
+    """Over its length squared, the direction moves log X by as much as it is moved, wherever it starts."""
+    (factor,) = event.sampled_profile().upper.factors
+    rows = np.random.default_rng(2).standard_normal((20, event.span))
+    before = factor.log_ratios(rows)[0]
+    assert (factor.common_spread > 0) == exists
+    for amount in (-3.0, 0.5, 4.0) if exists else ():
+        after = factor.log_ratios(rows + amount * factor.common_direction / factor.common_spread**2)[0]
+        assert after - before == pytest.approx(amount, abs=1e-12)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("drift", [0.0, 1.5])
 def test_proposals_of_products_reproduce_their_moment(drift):
