@@ -33,6 +33,7 @@ MINUTES = {
     "studies.norm_proofs": 1,
     "studies.canaries": 2,
     "studies.tuning": 5,
+    "studies.halving": 10,
     "studies.survival": 1,
     "studies.federations": 180,
     "studies.submodels": 15,

@@ -115,6 +115,9 @@ def listing(rows: Iterable[Answer], columns: Mapping[str, CellText], title: str 
     return table
 
 
+LINE_WIDTH = 345  # points of LaTeX's class article
+
+
 class RowCells(NamedTuple):
     """Rows of texts, with columns of words, which may be folded, and columns of numbers.
 
@@ -180,6 +183,9 @@ class RowCells(NamedTuple):
         if not caption:
             return table + below
         above = f"\\centering\n\\caption{{{words.latex(caption)}}}\n\\label{{{label}}}\n\\par\\smallskip\n"
+        widths = [max(map(len, cells)) for cells in zip(self.headings, *self.rows, strict=True)]
+        if 5 * sum(widths) + 12 * len(widths) > LINE_WIDTH:  # a letter has about 5 points, the space of a column 12
+            above += "\\footnotesize\\setlength{\\tabcolsep}{3pt}\n"
         return f"\\begin{{table}}\n{above}{table}{below}\\end{{table}}\n"
 
 

@@ -19,6 +19,7 @@ import fedamp
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.extensions.tune.progress import SweepProgress
 from fedamp.report.style import Picture
+from fedamp.report.tables import RowCells
 from tests.federations import SMALL
 from tests.tools import PDFLATEX
 
@@ -184,10 +185,23 @@ def test_one_budget_shows_each_variant_on_a_line_of_its_own(tmp_path):
     assert points[:, 0] == pytest.approx([100 * row["mean"] for row in one.means()])
 
 
+WIDE = RowCells(
+    ["variant"], [*(f"ε = {each}" for each in (1, 2, 4, 8)), "none"], [["k of T, halves", *["53.2 ± 12.7"] * 5]]
+)
+
+
+def test_a_wide_table_has_a_smaller_font():
+    narrow = WIDE._replace(right=WIDE.right[:2], rows=[WIDE.rows[0][:3]])
+    assert [r"\footnotesize" in each.latex(caption="a table", label="tab:a") for each in (WIDE, narrow)] == [
+        True,
+        False,
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PDFLATEX is None, reason="there is no pdflatex here, and `make install` could get none")
 def test_the_table_and_the_figure_compile_in_a_paper(study, drawn, tmp_path):
-    body = (study.folder / "table.tex").read_text()
+    body = (study.folder / "table.tex").read_text() + WIDE.latex(caption="Wide", label="tab:wide")
     figure = rf"\includegraphics{{{study.folder}/figure.pdf}}"
     packages = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n"
     paper = f"{packages}\\begin{{document}}\n{body}\nTable~\\ref{{tab:out}}\n\n{figure}\n\\end{{document}}\n"
