@@ -29,7 +29,18 @@ STABLE = "A stable part: a change has a deprecation period."
 CHANGING = "A part that may change in a minor version. Names that no page of the reference has are internal."
 REFERENCE = {
     "fedamp": ["fedamp.api", "fedamp.server.observers"],
-    "accounting": ["fedamp.accounting"],
+    "accounting": [
+        "fedamp.accounting",
+        "fedamp.extensions.batches.mechanisms.TruncatedPoisson",
+        "fedamp.extensions.batches.mechanisms.WithoutReplacement",
+        "fedamp.extensions.correlated.spaced.BallsInBins",
+        "fedamp.extensions.correlated.spaced.Cyclic",
+        "fedamp.extensions.correlated.spaced.Spaced",
+        "fedamp.extensions.foreign.claims.Claims",
+        "fedamp.extensions.merging.mechanism.LinearCombination",
+        "fedamp.extensions.modelmix.mechanism.MixedCoordinate",
+        "fedamp.extensions.modelmix.mechanism.ModelMix",
+    ],
     "strategies": ["fedamp.strategies.private.PrivateStrategy", "fedamp.server.custom_app.AppStrategy"],
     "client": ["fedamp.client.app"],
     "sweeps": ["fedamp.extensions.tune.sweep"],

@@ -143,3 +143,8 @@ def __getattr__(name: str) -> Any:
         for found in offered("accounting", name):
             return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List all names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -104,6 +104,8 @@ def test_a_finer_answer_is_asked_for_by_its_precision():
             r"Gaussian must have exactly the keys \['noise_multiplier', 'relation'\], got \['noise'\]",
         ),
         ({"kind": "Gaussian", "noise_multiplier": -1.0}, "noise_multiplier must be between"),
+        ({"kind": "Claims"}, "kind must be one of"),  # a name of the accountant that is no mechanism
+        ({"kind": "JOINT_RELEASE"}, "kind must be one of"),
         ({"kind": "Poisson", "mechanism": {"kind": "_Derived"}, "rate": 0.1}, "kind must be one of"),
         ({"kind": "Poisson", "mechanism": 3, "rate": 0.1}, "mechanism must be a mechanism"),
     ],
