@@ -108,3 +108,16 @@ def test_ray_that_starts_slowly_is_waited_for(tmp_path):
     subprocess.run([*FEDAMP, *RUN, "--set=rounds=1", "--out", out], env=slow, check=True, capture_output=True)
     started = re.search(r"ready after ([\d.]+) s", (out / "log.txt").read_text())
     assert float(started[1]) > 40
+
+
+@pytest.mark.slow
+def test_a_driver_of_ray_that_stands_still_ends_the_run_in_one_line(tmp_path):
+    """That is half a minute after the round's deadline; the line says it where the machine is busy."""
+    with running(tmp_path / "run") as (process, program):
+        [driver] = [child for child in process.children() if "fedamp.engines.ray_driver" in child.cmdline()]
+        daemons = driver.children(recursive=True)
+        driver.suspend()
+        _, errors = program.communicate()
+    [line] = [each for each in errors.splitlines() if each.startswith("failed: ")]
+    assert re.match(r"failed: Ray did not answer within 60\.0 s(; this machine is busy \(load|;|$)", line)
+    assert not psutil.wait_procs(daemons, timeout=600)[1]
