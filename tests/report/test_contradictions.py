@@ -99,12 +99,12 @@ def texts(request, tmp_path, monkeypatch):
     said = {
         "repr": repr(run),
         "table": printed(run_table(run.summary)).export_text(),
-        "certificate": page.certificate(run),
+        "certificate": page.certificate(run, guess := page.guessing_alone(run)),
     }
     said |= {"report": page.write_report([run.folder], tmp_path / "report.html").read_text()}
     said |= {"watch": " ".join(progress(run.folder).values())}
     if not {"open", "known"} & {*features.split()}:
-        made = write_papers(read_run(run.folder), AboutRelease.model_validate(ABOUT), tmp_path / "papers")
+        made = write_papers(read_run(run.folder), guess, AboutRelease.model_validate(ABOUT), tmp_path / "papers")
         said |= {file.name: file.read_text() for file in made.iterdir()}
     said = {name: " ".join(text.replace("&#39;", "'").replace("│", " ").split()) for name, text in said.items()}
     return said, {*features.split()}, json.loads((run.folder / "ledger.json").read_text())
