@@ -787,7 +787,7 @@ class Mechanism:
             return found
         with suppress(NotEvaluable):
             found = self.bracket_intersection(found, epsilon_by_blocks(self, delta, precision, found.upper))
-            if found.lower >= _CLOSE * found.upper:
+            if found.lower >= (1 - _NEARLY * precision) * found.upper:
                 return found
         with suppress(NotEvaluable):
             return self.bracket_intersection(found, sampled_bracket(self, EpsilonAt(delta), precision))
@@ -1186,7 +1186,8 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
 # Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022.
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 
-_BLOCKS, _CLOSE = 192, 0.97  # the fewest blocks of hidden rounds; a bracket by them that is no wider is enough
+_BLOCKS = 192  # the fewest blocks of hidden rounds
+_NEARLY = 3.0  # times the precision: a bracket by blocks that is no wider is enough, as it takes far less work
 LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
 
 _PATIENCE = 5.0  # seconds, of the clock and of the processor, after which an answer warns and names its bound
