@@ -279,7 +279,7 @@ def _lower(tensor: Tensor) -> Tensor:
     return tensor.bfloat16() if tensor.is_floating_point() else tensor
 
 
-def _copies(tensors: Sequence[Tensor], kind: torch.dtype, into: list[Tensor] | None = None) -> list[Tensor]:
+def _copies(tensors: list[Tensor], kind: torch.dtype, into: list[Tensor] | None = None) -> list[Tensor]:
     """Cast tensors in one operation, to new memory or into earlier copies."""
     copies = into or [torch.empty_like(each, dtype=kind) for each in tensors]
     torch._foreach_copy_(copies, tensors)

@@ -577,13 +577,11 @@ class TrainingNode:
         Args:
             order: for a node whose device is torch's ``meta``.
         """
-        report = TrainReport()
+        report, held = TrainReport(), HeldBytes()
         stack = self._next_wave(self._members(order, {}, report), [], report)[0]
-        submodel, numbers = (
-            stack.members.submodel,
-            torch.from_numpy(clip_numbers(order.clips, self.task.linf_coordinates)),
-        )
-        with arithmetic(self.task.client.precision, self.device), HeldBytes() as held:
+        submodel = stack.members.submodel
+        numbers = torch.from_numpy(clip_numbers(order.clips, self.task.linf_coordinates))
+        with arithmetic(self.task.client.precision, self.device), held:
             start = {name: value.to(self.device) for name, value in submodel.start.items()}
             there = [each.to(self.device) for each in stack.tensors]
             rate = torch.zeros((), dtype=torch.float64, device=self.device)
