@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-python3} wheels=${1:-} out=${2:-build/gpu} began=$(date +%s)
-site=$(mktemp -d)
+site=$(mktemp -d) failed=0
 trap 'rm -rf "$site"' EXIT
 mkdir -p "$out"
 if [ -n "$wheels" ]; then
@@ -15,7 +15,8 @@ if [ -n "$wheels" ]; then
 fi
 export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 FLWR_TELEMETRY_ENABLED=0
 "$python" -c "import torch; print(torch.__version__, torch.cuda.get_device_name())"
-timeout 110 "$python" -m pytest -q -p no:cacheprovider -m "" tests/client/test_cuda.py >"$out/tests.log" 2>&1 || true
+timeout 110 "$python" -m pytest -q -p no:cacheprovider -m "" tests/client/test_cuda.py >"$out/tests.log" 2>&1 || failed=$?
 tail -n 25 "$out/tests.log"
 left=$((570 - $(date +%s) + began))
 timeout "$left" "$python" -m benchmarks.speed.gpu --peers "$site" --out "$out/gpu.json" 2>&1 | tee "$out/benchmark.log"
+exit "$failed"

@@ -205,7 +205,8 @@ def test_nothing_is_sorted_whose_order_changes_no_bit(name: str) -> None:
     assert not sorting & seen.found[True]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(8)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_memory_of_a_stack_is_told_without_a_device(name: str) -> None:
     clients = 16
     inputs, labels = zoo.records_of(MODELS[name], clients * RECORDS)
