@@ -186,16 +186,11 @@ WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "1 of 50": "as for 5 of 50",
     "batches": "the game of batches charges cells of contributions by their largest distances",
     "5 of 50, dropout": "the worst network is not known: the lower end is of a very wide one, the upper end of labels",
-    "3 spaced": "schedules are drawn by a chain, whose tables take the time",
-    "50 epochs": "a draw has 500 rounds",
     "the same, after 15": "each of the curve's rounds has tables and draws of its own",
-    "50 of 100, noise 1": "draws of 50 of 100 rounds take long",
     "4 of 1,024": "few of many rounds: draws meet a loss seldom",
     "10 of 1,000": "few of many rounds: draws meet a loss seldom",
     "10 of 100, one of 4": "a round is drawn from a table",
     "20 of 100, one of 3": "little noise: an order below 2 needs many draws",
-    "100 of 1,000": "draws of 100 of 1,000 rounds take long",
-    "noise for epsilon 4, two": "several mechanisms are certified, by some 10^6 draws each",
 }
 
 

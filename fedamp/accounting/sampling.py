@@ -1321,7 +1321,7 @@ CHARGE = 1e-6  # share of delta that is charged for the probability that a certi
 QUESTIONS = 32
 """One answer may ask for this many certificates: each fails with at most this fraction of the charged probability."""
 
-STEPS = np.concatenate([np.arange(0.3, 1.8, 0.12), 1.86 * 1.25 ** np.arange(0, 17, 2)])
+STEPS = np.concatenate([np.arange(0.3, 1.8, 0.06), 1.8 * 1.25 ** np.arange(17)])
 """Where epsilon is certified, in expected half-widths from the pilot's: close by, and further off if that fails."""
 
 _WORK = 5e9  # steps of the recursion that a precision of 5e-3 may take: two to five seconds on two cores
@@ -1447,8 +1447,9 @@ class SampledProfile:
         pilot = direction.best_pilot(self.upper, partial(epsilon_of_moment, delta=spendable), look, highest)
         if pilot.epsilon * (1 + precision / 2) >= known:
             raise NotEvaluable("another bound is as low")
-        failure, certified = charge / QUESTIONS, len(STEPS) * 2
-        log_term = math.log(2 * certified / failure)
+        steps = STEPS[::2] if pilot.proposal.smoothing else STEPS  # each takes long to ask of smoothed draws
+        failure = charge / QUESTIONS
+        log_term = math.log(4 * len(steps) / failure)
         gap = min(0.7 * (enough - pilot.epsilon), 0.3 * _HOPELESS * pilot.epsilon)
         aim = max(0.42 * precision * max(pilot.epsilon, 0.02), gap)
         needed = pilot.draws_for(aim * pilot.slope, log_term) if pilot.epsilon > 0 else FOR_ZERO
@@ -1456,8 +1457,8 @@ class SampledProfile:
         half_width(pilot, draws, log_term, bound=1.0)
         pilot = pilot_at_delta(pilot.proposal, spendable, max(512, min(draws // 4, 500_000)))
         half = half_width(pilot, draws, log_term, bound=1.0)
-        below = np.maximum(pilot.epsilon - half * STEPS, 0.0)
-        above = np.minimum(pilot.epsilon + pilot.relative_error(draws, log_term) / pilot.slope * STEPS, 600.0)
+        below = np.maximum(pilot.epsilon - half * steps, 0.0)
+        above = np.minimum(pilot.epsilon + pilot.relative_error(draws, log_term) / pilot.slope * steps, 600.0)
         above[0] = above[0] if pilot.epsilon > 0 else 0.0
         upper_deltas, lower_deltas = self._certified_deltas(pilot.proposal, above, below, draws, failure)
         kept, exceeded = np.flatnonzero(upper_deltas <= spendable), np.flatnonzero(lower_deltas > delta)

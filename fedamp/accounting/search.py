@@ -319,7 +319,7 @@ _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the 
 _CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
 _FEWEST = 5_000  # draws that rounds may share
 _LOOKING = 12_000  # draws that pilots take, about
-_SWEPT_STEPS = STEPS[::2]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
+_SWEPT_STEPS = STEPS[::4]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
 
 
 def epsilon_over_rounds(
