@@ -577,8 +577,12 @@ class TrainingNode:
         Args:
             order: for a node whose device is torch's ``meta``.
         """
-        report, held = TrainReport(), HeldBytes()
-        stack = self._next_wave(self._members(order, {}, report), [], report)[0]
+        report, held, swaps = TrainReport(), HeldBytes(), torch.__future__.get_swap_module_params_on_conversion()
+        torch.__future__.set_swap_module_params_on_conversion(True)  # so that a weight that two layers share stays one
+        try:
+            stack = self._next_wave(self._members(order, {}, report), [], report)[0]
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(swaps)
         submodel = stack.members.submodel
         numbers = torch.from_numpy(clip_numbers(order.clips, self.task.linf_coordinates))
         with arithmetic(self.task.client.precision, self.device), held:
