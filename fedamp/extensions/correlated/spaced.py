@@ -489,7 +489,7 @@ class SpacedRounds:
         found = np.zeros(event.span + len(column))
         for s in range(event.span - 1, -1, -1) if event.is_banded and event.span == event.rounds else ():
             found[s] = (1 / event.k - column[1:] @ found[s + 1 : s + len(column)]) / column[0]
-        return found[: event.span] / max(found @ found, 1e-300)
+        return np.asarray(found[: event.span] / max(float(found @ found), 1e-300))
 
     @cached_property
     def common_spread(self) -> float:
@@ -501,7 +501,7 @@ class SpacedRounds:
         """Bound on what is lost of log X as a linear function, and on the error of its shift, in units."""
         column = self.noise_column
         off = 160 * len(column) * self.event.k * float(column.sum()) + self.event.rounds**1.5 * self.common_spread
-        return EXPONENT * off
+        return float(EXPONENT * off)
 
     @property
     def ratio_rounding(self) -> float:
@@ -762,7 +762,7 @@ class ListedRounds(SpacedRounds):
         signals = self.set_signals
         found = np.linalg.lstsq(signals, np.ones(len(signals)), rcond=None)[0]
         linear = np.abs(signals @ found - 1).max() < 1e-10
-        return found / (found @ found) if linear else np.zeros(len(found))
+        return np.asarray(found / (found @ found) if linear else np.zeros(len(found)))
 
     @property
     def shift_rounding(self) -> float:
