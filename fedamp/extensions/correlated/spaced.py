@@ -501,7 +501,7 @@ class SpacedRounds:
         """Bound on what is lost of log X as a linear function, and on the error of its shift, in units."""
         column = self.noise_column
         off = 160 * len(column) * self.event.k * float(column.sum()) + self.event.rounds**1.5 * self.common_spread
-        return float(EXPONENT * off)
+        return float(EXPONENT * off) if self.common_spread else 0.0
 
     @property
     def ratio_rounding(self) -> float:
