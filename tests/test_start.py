@@ -73,7 +73,7 @@ def test_a_first_answer_compiles_few_inner_loops_each_once(tmp_path):
     """Each costs as much as a tenth of an import of torch, or several; Python itself does what is little work."""
     modules("privacy digits", tmp_path)
     kept = [file.name.split("-")[0] for file in (tmp_path / "compiled").rglob("*.nbc")]
-    loops = "_shuffle_ends", "hockey_stick_profile", "sum_pairs", "sums_of_logs", "symmetric_means"
+    loops = "_shuffle_ends", "hockey_stick_profile", "smoothed_excess", "sum_pairs", "sums_of_logs", "symmetric_means"
     assert sorted(kept) == [f"arithmetic.{name}" for name in loops]
 
 

@@ -678,7 +678,8 @@ class Proposal(ABC):
         """Return v of draws, and how fast it falls as epsilon rises."""
         if self.smoothing:
             values, falls = np.empty((2, len(log_a)))
-            arithmetic.smoothed_excess(log_a, log_b, epsilon, self.smoothing, values, falls)
+            # A number, also where it is an array without axes: then there is one function to compile.
+            arithmetic.smoothed_excess(log_a, log_b, float(epsilon), self.smoothing, values, falls)
             return values, falls
         excess = log_a - log_b - epsilon
         met = excess > 0
