@@ -97,6 +97,7 @@ class Fact(Enum):
     WORST_CASE_CHECKED = "the worst case of its Rényi moments is checked, not proved; its law is that without mixing"
     LESS_BY_MOMENTS = "Rényi divergences may be the smallest bound even where the law is narrow"
     SEVERAL_BOUNDS = "none of several bounds is exact, so a quick upper end asks all of them"
+    LESS_REPEATED = "copies may cost less than the product of their laws, so a search by laws ends with whole answers"
     ROWS_MEET = "rows of correlated noise meet those of other people, so groups are not charged"
     LAW_IS_FAR = "its law is far above the cost"
     OF_WHOLE_RUN = "it applies to a whole run only, so no hidden choice may contain it"

@@ -118,9 +118,17 @@ def calibrate(
     coarse = _search_noise(
         lambda noise: upper_epsilon(normal_form(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7
     )
-    return _search_noise(
+    found = _search_noise(
         lambda noise: upper_epsilon(normal_form(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
     )
+    if Fact.LESS_REPEATED not in first.facts:
+        return found
+
+    def whole_answer(noise: float) -> float:
+        return build(noise).epsilon(delta).upper
+
+    start = found * min(whole_answer(found) / epsilon, 1.0)  # epsilon is about proportional to 1 / noise
+    return _search_noise(whole_answer, epsilon, goal, start, tolerance, 20 * tolerance)
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
@@ -296,7 +304,8 @@ def calibrate_count(
         mechanism = build(number)
         if upper_epsilon(mechanism, delta) <= epsilon:
             return True
-        ask = mechanism.is_sampled and next(sampled) < _ATTEMPTS  # then the law decides
+        less = Fact.LESS_REPEATED in mechanism.facts
+        ask = less or (mechanism.is_sampled and next(sampled) < _ATTEMPTS)  # then the law decides
         return ask and mechanism.epsilon(delta).upper <= epsilon
 
     good, bad = (smallest, largest) if fits_budget(smallest) else (largest, smallest)

@@ -149,7 +149,7 @@ class WithoutReplacement(Mechanism):
     batch: Annotated[int, UpTo("population", smallest=1)]
     population: CountField
     size: Annotated[int, UpTo("population", smallest=1)] = 1
-    own_facts = (Fact.LESS_BY_MOMENTS, Fact.OF_WHOLE_RUN)
+    own_facts = (Fact.LESS_BY_MOMENTS, Fact.LESS_REPEATED, Fact.OF_WHOLE_RUN)
     relation = Relation.SUBSTITUTION
     is_symmetric = True
 
