@@ -77,7 +77,7 @@ def commands_exist(lines):
                 command.make_context("fedamp", rest, **SETTINGS)  # parses, and runs nothing
             case "make", [target, *_]:
                 assert re.search(rf"^{target}:", text("Makefile"), re.MULTILINE), line
-            case "python", ["-m", module, *_]:
+            case "python" | "python3", ["-m", module, *_]:
                 assert importlib.util.find_spec(module) is not None, line
             case name, _:
                 assert name in FOREIGN, line
