@@ -22,9 +22,8 @@ SETTINGS = ("rounds=30", "privacy.noise_multiplier=3", "privacy.precision=0.05",
 NOISE = (*(word for setting in SETTINGS for word in ("--set", setting)), "--json")
 
 
-@pytest.mark.parametrize(
-    "check_in", ["{scheme: balanced, k: 3}", pytest.param("{scheme: stratified, k: 3}", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("check_in", ["{scheme: balanced, k: 3}", "{scheme: stratified, k: 3}"])
 def test_poisson_sampling_of_the_same_cohort_costs_more(fedamp, check_in):
     ours = json.loads(fedamp("privacy", "balanced", "--set", f"check_in={check_in}", *NOISE).out)
     poisson = json.loads(fedamp("privacy", "balanced", "--set", "check_in={scheme: poisson, rate: 0.1}", *NOISE).out)

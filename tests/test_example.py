@@ -51,6 +51,7 @@ def called(package: Path, *command: object, cache: str = "cache") -> subprocess.
     return subprocess.run(arguments, cwd=package, env=os.environ | paths, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_its_schemes_meet_their_contracts_and_are_charged_for_them(package):
     done = called(package, "-m", "pytest", "-q", "-p", "no:cacheprovider", package / "blocks" / "tests")
     assert done.returncode == 0, done.stdout
@@ -163,7 +164,7 @@ for name in ("signs", "fedamp_blocks.submodels:LayerSubmodels"):
 """
 
 
-@pytest.mark.few(0)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["privacy", "run"])
 def test_who_asks_for_the_cost_is_told_that_no_contract_has_passed(package, command):
     (package / "told.yaml").write_text(json.dumps(SCENARIO))

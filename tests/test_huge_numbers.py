@@ -125,6 +125,7 @@ def options(overrides: str) -> list[str]:
     return [word for override in given.split(";") for word in ("--set", override)]
 
 
+@pytest.mark.slow
 def test_a_huge_number_is_refused_by_its_key_and_limit(tmp_path, subtests):
     cases = [["privacy", "FILE", *options(overrides)] for overrides in REFUSED]
     for (overrides, words), (status, said) in zip(REFUSED.items(), answers(tmp_path, cases), strict=True):

@@ -176,6 +176,7 @@ def test_ctrl_c_and_an_error_in_the_loop_stop_a_run_after_the_round(tmp_path):
     assert [len(fedamp.open(tmp_path / name).rounds) for name in ("a", "b")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_an_iterator_that_is_held_when_python_ends_stops_after_its_round(tmp_path):
     """Python takes the modules apart before it closes what is held in one of them."""
     program = f"import fedamp\nrounds = fedamp.play({SMALL_DICT!r}, out='run')\nnext(rounds)\nprint('held')"

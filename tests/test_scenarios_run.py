@@ -40,10 +40,11 @@ def test_every_story_is_told():
     assert {"fashion-mnist-disjoint-3", "fashion-mnist-dropout", "fashion-mnist-merging"} <= set(PICTURES)
 
 
+LONG = ("correlated", "partial-split")
 LESS = ("client.steps=1", "client.batch_size=1", "federation.evaluate_every=2")
 
 
-@pytest.mark.parametrize("name", OFFLINE)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in LONG)) for each in OFFLINE])
 def test_it_runs_shortened(name, tmp_path):
     run_shortened(name, tmp_path, (*LESS, "data.clients=100") if name == "characters" else ())
 

@@ -132,6 +132,7 @@ def test_the_checker_of_prose_finds_long_sentences_and_listed_words(prose):
     assert prose.listed(text) == ["'gone': The file is gone."]
 
 
+@pytest.mark.slow
 def test_the_matrix_is_what_fedamp_says(matrix):
     lines = matrix.PAGE.read_text("utf-8").splitlines()
     reasons = [line.partition(". ")[2] for line in lines if re.match(r"\d+\. ", line)]

@@ -99,7 +99,7 @@ LOOKS = {
 }
 
 
-@pytest.mark.few(0)
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 def test_pictures_are_drawn_as_matplotlib_is_delivered(tmp_path, look):
     folders = [

@@ -115,6 +115,7 @@ def test_where_blocks_are_too_wide_single_rounds_are_drawn():
     assert found.upper < 1.007 * found.lower
 
 
+@pytest.mark.slow
 def test_the_lower_end_of_very_many_rounds_holds_plain_draws():
     """3 of 10,000 rounds; X by elementary symmetric polynomials from power sums, P by a signal in three rounds."""
     noise, rounds, epsilon, rng = 0.4, 10_000, 1.0, np.random.default_rng(8)

@@ -4,6 +4,7 @@ import sys
 from types import ModuleType
 
 import numpy as np
+import pytest
 from flwr.app import Context, Message, RecordDict
 
 from fedamp.client.app import app
@@ -53,6 +54,7 @@ def test_what_a_node_tells_is_one_constant_text_whatever_the_record(tmp_path, mo
         assert all(line.startswith(f"client {VICTIM} cannot train: {file}: {part} of record 11 ") for line in said)
 
 
+@pytest.mark.slow
 def test_under_secure_aggregation_the_sum_moves_by_one_clip_and_all_nodes_answer(tmp_path):
     sums = {}
     for kind in ("clean", "nan", "label", "stranger"):

@@ -46,6 +46,7 @@ def norms(sums: dict[str, np.ndarray], scheme: str) -> list[float]:
     return [float(np.sqrt(sum((sums[name] ** 2).sum() for name in part))) for part in parts_of(scheme)]
 
 
+@pytest.mark.few(0, 1)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_round_is_the_sum_of_its_clients(scheme: str) -> None:
     worker, before = TrainingNode(task_of(scheme), records()), copy.deepcopy(ARRAYS)
@@ -70,6 +71,7 @@ POISONS = [(scheme, poison) for scheme in SCHEMES for poison in ("huge", "nan")]
 POISONS += [("none", "inf"), ("disjoint", "zero"), ("dropout", "label"), ("disjoint", "unreadable")]
 
 
+@pytest.mark.few(1, 2, 5, 8)
 @pytest.mark.parametrize(("scheme", "poison"), POISONS)
 def test_one_client_changes_the_sum_by_at_most_the_clip(scheme: str, poison: str) -> None:
     dataset = records()

@@ -27,7 +27,7 @@ SCRIPTS = sysconfig.get_path("scripts")
 ENVIRONMENT = os.environ | {"PATH": os.pathsep.join([SCRIPTS, os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:9", "ray://127.0.0.1:9", "127.0.0.1:port"])
 def test_address_without_a_cluster_is_refused_in_one_line(tmp_path, address):
     with (

@@ -152,6 +152,7 @@ def ask_many(folder):
     return [KEPT.epsilon(Gaussian(1.0 + number % 4), 1e-5, PRECISION) for number in range(40)]
 
 
+@pytest.mark.slow
 def test_many_processes_share_the_folder(folder):
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         first, other = pool.map(ask_many, [str(folder.parent)] * 2)

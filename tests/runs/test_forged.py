@@ -272,6 +272,7 @@ def test_no_forgery_passes_unseen(kind, played, tmp_path):
     assert unseen(these, played, tmp_path) == []
 
 
+@pytest.mark.slow
 def test_no_forgery_of_a_sample_passes_unseen(played, tmp_path):
     kinds = ("means", "evaluated in rounds", "population")
     these = [forgery for kind in kinds for forgery in forgeries(kind, played(kind))]

@@ -82,7 +82,7 @@ def assert_resumes(fedamp, answer, scenario: Path, folder: Path, whole: Path | N
     return file_of(answer)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["known", "secret"])
 def test_a_disk_that_fills_up_anywhere_costs_nothing(fedamp, disk, tmp_path, whole, seed):
     """From no free page upwards, until the run finds room."""

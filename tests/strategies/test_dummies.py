@@ -49,6 +49,7 @@ def assert_equal_models(one, other):
         np.testing.assert_array_equal(array, other.state.parameters[name])
 
 
+@pytest.mark.few(0, 1, 2)
 @pytest.mark.parametrize(
     ("hosts", "overrides"),
     [

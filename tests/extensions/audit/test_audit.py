@@ -61,7 +61,7 @@ def test_with_nothing_hidden_the_adversary_reads_gaussians():
         assert kstest(ratios.sum(1).ravel(), "norm", (sign * 3 / 8, math.sqrt(3) / 2)).pvalue > 1e-3
 
 
-@pytest.mark.few(0, 2, 4, 5, 8, 10)
+@pytest.mark.few(0, 4, 8)
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "all"])
 def test_the_right_code_is_not_refuted(name):
     found = audit(small(*SCENARIOS[name]), repetitions=30, rounds=3)

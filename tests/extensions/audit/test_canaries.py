@@ -70,6 +70,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 def test_right_code_is_not_refuted_and_the_attack_comes_near_the_charge():
     found = audited(HIDDEN)
     assert not found.refuted

@@ -218,6 +218,7 @@ def test_a_law_in_either_order_has_the_larger_profile_in_both():
     assert sampled.in_either_order().epsilon(1e-3).upper == pytest.approx(sampled.epsilon(1e-3).upper, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_one_batch_costs_what_the_sampled_change_costs_and_many_hardly_more():
     one, changed = WithoutReplacement(Gaussian(2.0), 5, 100), Poisson(Gaussian(1.0), 0.05)
     assert one.epsilon(1e-6).upper == pytest.approx(changed.epsilon(1e-6).upper, rel=1e-3)

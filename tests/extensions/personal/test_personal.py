@@ -90,6 +90,7 @@ def test_a_client_goes_on_where_it_was(folder):
             assert np.allclose(own[name], values[name].detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_nobody_else_s_own_parameters_depend_on_a_client(folder):
     """Neighbouring data: client 7 has other records. All other clients' updates and files are the same to the bit."""
     found = []

@@ -221,6 +221,7 @@ def test_of_two_copies_of_a_stopped_run_one_goes_on(file, tmp_path):
     assert states(file) == ["settled"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_run_that_another_process_plays_is_refused(file, tmp_path):
     """Else both would ask people, and the one that lost the use would learn that at its end."""
     (tmp_path / "asked.yaml").write_text(scenario(file, **ALL).to_yaml())

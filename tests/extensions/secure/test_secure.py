@@ -54,7 +54,7 @@ def assert_same_model(one, other):
         np.testing.assert_array_equal(array, other.state.parameters[name])
 
 
-@pytest.mark.few(0, 2)
+@pytest.mark.few(0)
 @pytest.mark.parametrize(
     "overrides",
     [
