@@ -43,8 +43,8 @@ class FileRecord(Record):
             file: its path; it may be a symbolic link, but no pipe or device.
 
         Raises:
-            RunFolderError: it is missing, too large, or damaged. The line names the file, the key, and the expected
-                value.
+            RunFolderError: it is missing, too large, damaged, or of a format of another version. The line names the
+                file, the key, and the expected value.
         """
         try:
             text = read_regular(file)
@@ -55,6 +55,9 @@ class FileRecord(Record):
             reason: object = "nested too deeply"
         except (OSError, ValueError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
+        if str(reason).startswith("format: Input should be 'fedamp "):
+            told = f"{cls.kind} of another version of fedamp: {reason}"
+            raise RunFolderError(f"{file}: {told}; expected: the version that wrote it (written_by)") from None
         raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
 
     def write(self, file: Path) -> None:

@@ -99,6 +99,7 @@ def test_a_run_of_a_version_with_other_ledgers_is_refused_in_one_line(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == (
-        "error: run/ledger.json: damaged ledger: format: Input should be 'fedamp ledger 4', got 'fedamp ledger 2'\n"
+        "error: run/ledger.json: ledger of another version of fedamp: format: Input should be 'fedamp ledger 4', "
+        "got 'fedamp ledger 2'; expected: the version that wrote it (written_by)\n"
     )
     assert files_of(tmp_path / "run") == before

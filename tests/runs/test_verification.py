@@ -379,7 +379,7 @@ def damaged(change):
 NO_LEDGER = [
     (lambda ledger: "", "ledger.json: damaged ledger: Invalid JSON"),
     (lambda ledger: "[]", "damaged ledger: Input should be an object, got []"),
-    (damaged(of("format", to=lambda format: "fedamp ledger 3")), "format: Input should be 'fedamp ledger 4', got "),
+    (damaged(of("format", to=lambda format: "fedamp ledger 3")), "ledger of another version of fedamp: format: "),
     (damaged(of("releases", 2, "epsilon_upper", to=lambda e: float("nan"))), "releases.2.epsilon_upper: "),
     (damaged(of("releases", 2, "epsilon_upper", to=lambda e: -1.0)), "releases.2.epsilon_upper: "),
     (damaged(of("units", to=str)), "units: Input should be a valid integer, got '60'"),
