@@ -194,6 +194,7 @@ def test_an_optimizer_that_has_met_no_contract_is_refused_or_said(package):
     assert "no contract has tested" in checked.stdout
 
 
+@pytest.mark.slow
 def test_a_path_names_a_scheme_that_an_installed_extension_offers(package):
     done = called(package, "-W", "error::UserWarning", "-c", NAMED)
     assert done.returncode == 0, done.stderr

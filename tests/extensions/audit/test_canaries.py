@@ -116,6 +116,7 @@ def test_more_rounds_than_coordinates_can_be_attacked():
     assert all(np.isfinite(guesses.scores).all() for guesses in found)
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_by_its_folder(fedamp, tmp_path):
     scenario, run = write_small(tmp_path, MLP, HIDDEN), tmp_path / "run"
     assert fedamp("run", scenario, "--set", "privacy.canaries=60", "--out", run, "--quiet").status == 0

@@ -331,7 +331,8 @@ def test_a_run_that_has_ended_keeps_no_secret_seed_and_no_checkpoint(run, tmp_pa
     assert list((tmp_path / "known" / "checkpoint").iterdir())  # there it protects nothing
 
 
-@pytest.mark.parametrize("first", [pytest.param(12, marks=pytest.mark.slow), 11])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [12, 11])
 def test_a_run_killed_while_it_ends_can_be_verified_and_ended(fedamp, tmp_path, monkeypatch, first):
     scenario = small("rounds=1", "check_in.k=1", "known_seed=false")
     with killed_at(monkeypatch, -1) as undisturbed:

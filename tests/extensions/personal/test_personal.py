@@ -61,6 +61,7 @@ def order(round_, clients):
     return RoundOrder("", round_, (9.0,), rows(clients, [bytes(31) + bytes([each]) for each in clients]))
 
 
+@pytest.mark.slow
 def test_a_client_goes_on_where_it_was(folder):
     """Against torch's own SGD on one network with a head of its own; the body is the given one in each round."""
     node, start = node_of(scenario(folder), folder / "personal.bin")
