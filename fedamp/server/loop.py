@@ -81,7 +81,7 @@ def rounds(
                     asked = strategy.order_round(round_, grid)
                     # 2. Train: each node trains its units, clips each update, and adds them up. Meanwhile the next
                     # cohort is drawn.
-                    following = meanwhile.submit(strategy.prepare, round_ + 1) if round_ < plan.last_round else None
+                    following = meanwhile.submit(strategy.draw_round, round_ + 1) if round_ < plan.last_round else None
                     replies = grid.send_and_receive(asked.messages, timeout=deadline) if asked.messages else []
                     if following is not None:
                         following.result()

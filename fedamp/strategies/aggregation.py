@@ -79,7 +79,7 @@ class ModelParts:
 
 
 @dataclass(frozen=True)
-class RoundOrders:
+class NodeOrders:
     """The orders of a round by node, and the public facts that their answers must fit.
 
     :class:`fedamp.strategies.private.AskedRound` holds the messages of these orders.
@@ -183,7 +183,7 @@ class Aggregator(ABC):
         """Say whether every node answers in every round, and not with its sum."""
         return False
 
-    def prepare(
+    def agreed_orders(
         self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
     ) -> dict[int, RoundOrder]:
         """Change the orders of a round, after the exchanges that come before the training.
@@ -197,7 +197,7 @@ class Aggregator(ABC):
         return orders
 
     @abstractmethod
-    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: NodeOrders) -> Aggregate:
         """Add up the replies of a round. No reply of a single node may raise.
 
         Args:
@@ -215,7 +215,7 @@ class ClippedSums(Aggregator):
     exceed its share. The order of replies does not matter, to the bit.
     """
 
-    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: NodeOrders) -> Aggregate:
         total = Aggregate(asked.model.zeros(), len(asked.orders))
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -228,7 +228,7 @@ class ClippedSums(Aggregator):
         return total
 
 
-def _add_reply(total: Aggregate, node: int, reply: Message, asked: RoundOrders) -> None:
+def _add_reply(total: Aggregate, node: int, reply: Message, asked: NodeOrders) -> None:
     """Add one reply, or raise without a change of ``total``."""
     if reply.has_error():
         raise ValueError(reply.error.reason)
@@ -250,7 +250,7 @@ def _add_reply(total: Aggregate, node: int, reply: Message, asked: RoundOrders) 
         total.errors.append(f"node {asked.name(node)}: {in_one_line(answer.text)}")
 
 
-def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: RoundOrders) -> bool:
+def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: NodeOrders) -> bool:
     """Check a node's sums and add them in their place; returns whether they had to be clipped."""
     piece, part = asked.piece(extracted) if asked.piece and extracted >= 0 else None, totals
     if piece:
@@ -271,7 +271,7 @@ def _add_sums(totals: Sums, sums: Sums, units: int, extracted: int, asked: Round
     return clipped
 
 
-def _add_limited(totals: Sums, sums: Sums, asked: RoundOrders, units: int) -> bool:
+def _add_limited(totals: Sums, sums: Sums, asked: NodeOrders, units: int) -> bool:
     """Add every part, clipped to (clip x units), in whole quanta; returns whether that changed it."""
     norms = asked.model.norms(sums)
     clipped = any(norm > clip * units for norm, clip in zip(norms, asked.clips, strict=True))

@@ -26,7 +26,7 @@ from fedamp.federation.plan import Plan
 from fedamp.federation.side_sums import SideRelease
 from fedamp.models.pieces import Pieces
 from fedamp.noise import Address, Noise, Uniform, add_gaussian
-from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, ModelParts, RoundOrders
+from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, ModelParts, NodeOrders
 
 DEFAULT_QUORUM = 0.5  # in a deployment, and with faults; in a simulation fedamp.server.launch requires all clients
 
@@ -141,7 +141,7 @@ class ReleasePipeline:
         model, trains = self.parts_of_sum(round_), round_ <= self.plan.scenario.rounds
         clips = [*(self.clips(state) if trains else ()), *([1.0] if SIDE_SUM in model.shapes else ())]
         coordinates = self.plan.linf_coordinates if trains else 0
-        asked = RoundOrders(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
+        asked = NodeOrders(orders, model, clips, names, lambda each: self.pieces(each, round_), coordinates)
         total = self.aggregator.aggregate(replies, asked)
         total.side_sum = total.sums.pop(SIDE_SUM, None)
         return total

@@ -141,7 +141,7 @@ class PrivateStrategy(Strategy):
         refuse_hooks(self.plan.scenario)
         return super().start(guarded(grid), *arguments, **named)
 
-    def prepare(self, server_round: int) -> None:
+    def draw_round(self, server_round: int) -> None:
         """Draw a round's cohort and its batches, before the round if there is time; for GPUs also the round after."""
         trained = self.dummies and self.task.answer_after is None
         last = min(server_round + self._draws_ahead, self.plan.last_round)
@@ -186,7 +186,7 @@ class PrivateStrategy(Strategy):
         if flower.is_simulated(grid) and not masked:
             device = plan.scenario.engine.device
             self._draws_ahead = devices.is_gpu(devices.here(device) if device == "auto" else device)
-        self.prepare(round_)
+        self.draw_round(round_)
         self.collected = None  # its sums would be in memory while clients train
         batches, all_answer = None if masked and plan.nodes_draw else self._batches[round_], masked or self.dummies
         cells = math.prod(self.pipeline.parts_of_sum(round_).shapes.get(SIDE_SUM, (0,)))
@@ -256,7 +256,7 @@ class PrivateStrategy(Strategy):
         roster, pipeline, secrets = self.roster, self.pipeline, self.roster.secrets
         orders = {node: replace(order, secret=secrets.get(node, NO_SECRET)) for node, order in asked.orders.items()}
         names = {node: roster.registered(node) for node in orders}
-        orders = pipeline.aggregator.prepare(orders, grid, names, pipeline.parts_of_sum(asked.round).shapes)
+        orders = pipeline.aggregator.agreed_orders(orders, grid, names, pipeline.parts_of_sum(asked.round).shapes)
         messages = [Message(order.content(), node, "train") for node, order in orders.items()]
         return replace(asked, orders=orders, messages=messages)
 

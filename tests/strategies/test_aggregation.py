@@ -15,7 +15,7 @@ from fedamp.federation.optimizers import ServerUpdate
 from fedamp.models.model import Model
 from fedamp.models.networks import initial_parameters
 from fedamp.models.pieces import DisjointPiece
-from fedamp.strategies.aggregation import ClippedSums, ModelParts, RoundOrders
+from fedamp.strategies.aggregation import ClippedSums, ModelParts, NodeOrders
 from tests.models.splitting import split
 
 SHAPES = {"w": (3, 2), "b": (2,)}
@@ -38,8 +38,8 @@ def order_for(*units: int, shapes=SHAPES, extracted: int = -1) -> RoundOrder:
 ORDERS = {2: order_for(1, 2), 3: order_for(3)}
 
 
-def asked_for(**changes) -> RoundOrders:
-    return RoundOrders(**{"orders": ORDERS, "model": parts(), "clips": [CLIP]} | changes)
+def asked_for(**changes) -> NodeOrders:
+    return NodeOrders(**{"orders": ORDERS, "model": parts(), "clips": [CLIP]} | changes)
 
 
 def honest(size: float = 0.1) -> dict[str, np.ndarray]:
@@ -230,12 +230,12 @@ def test_a_submodel_lands_in_its_own_place_and_nowhere_else():
 
     small = {name: np.full(array.shape, 2.0**-12) for name, array in cut.piece(1).extract(both.zeros()).items()}
     order = order_for(1, 2, shapes={name: array.shape for name, array in small.items()}, extracted=1)
-    collected = collect([reply(small, order=order)], RoundOrders({2: order}, both, [CLIP, CLIP], piece=piece))
+    collected = collect([reply(small, order=order)], NodeOrders({2: order}, both, [CLIP, CLIP], piece=piece))
     own = {name: np.zeros(array.shape) for name, array in whole.items()}
     cut.piece(1).embed_add(own, small)
     assert all(np.array_equal(collected.sums[name], own[name]) for name in whole)
     zeros = {name: np.zeros(array.shape) for name, array in whole.items()}
-    full = collect([reply(zeros, order=order)], RoundOrders({2: order}, both, [1, 1], piece=piece))
+    full = collect([reply(zeros, order=order)], NodeOrders({2: order}, both, [1, 1], piece=piece))
     assert full.refused_nodes == 1  # the whole model, where a submodel was asked for
 
 

@@ -17,7 +17,7 @@ from fedamp.runs.folder import RoundRecord
 from fedamp.server.loop import ask
 from fedamp.server.setup import RunInputs, prepare
 from fedamp.strategies import PrivateStrategy
-from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, RoundOrders
+from fedamp.strategies.aggregation import Aggregate, Aggregator, ClippedSums, NodeOrders
 from fedamp.strategies.private import AskedRound
 from tests.federations import small
 from tests.orders import order_in
@@ -107,7 +107,7 @@ def test_a_fresh_partition_cuts_the_model_anew_in_every_round_and_a_fixed_one_ne
 class MaskedSums(Aggregator):
     """Integers modulo 2**64, hidden by masks that cancel: the least that a secure aggregation does to the sums."""
 
-    def aggregate(self, replies: list[Message], asked: RoundOrders) -> Aggregate:
+    def aggregate(self, replies: list[Message], asked: NodeOrders) -> Aggregate:
         generator, unit = np.random.default_rng(1), quantum(*asked.clips)
         total = ClippedSums().aggregate(replies, asked)  # for the counts
         for name, shape in asked.model.shapes.items():

@@ -26,7 +26,7 @@ from fedamp.extensions.secure.protocol import KEYS, SHARE, SIGNATURE, MemberKeys
 from fedamp.extensions.secure.terms import STEPS, AgreedTerms
 from fedamp.federation.plan import Plan
 from fedamp.noise import grid_of
-from fedamp.strategies.aggregation import Aggregate, ClippedSums, RoundOrders, Shapes, in_one_line
+from fedamp.strategies.aggregation import Aggregate, ClippedSums, NodeOrders, Shapes, in_one_line
 
 log = logging.getLogger("fedamp.server")
 
@@ -94,7 +94,7 @@ class SecureSums(ClippedSums):
         plan: of the run; its ``agreed`` are the terms.
 
     Raises:
-        FederationError: from :meth:`prepare` and :meth:`aggregate`: too few nodes are left.
+        FederationError: from :meth:`agreed_orders` and :meth:`aggregate`: too few nodes are left.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -112,7 +112,7 @@ class SecureSums(ClippedSums):
         found: AgreedTerms = self.plan.agreed_terms
         return found
 
-    def prepare(
+    def agreed_orders(
         self, orders: dict[int, RoundOrder], grid: Grid, names: Mapping[int, str], shapes: Shapes
     ) -> dict[int, RoundOrder]:
         """Play the exchanges before the training, and give its orders what the nodes need to mask their sums.
@@ -159,7 +159,7 @@ class SecureSums(ClippedSums):
             by_name[name] = replace(by_name[name], exchange=further)
         return {node_of[name]: by_name[name] for name in boxes}
 
-    def aggregate(self, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+    def aggregate(self, replies: Iterable[Message], asked: NodeOrders) -> Aggregate:
         """Play the exchanges after the training, and return the noisy sum of the survivors."""
         total = (
             super().aggregate(replies, asked) if self._round is None else self._unmasked(self._round, replies, asked)
@@ -168,7 +168,7 @@ class SecureSums(ClippedSums):
             total.noise_surplus = (total.noisy_nodes or self.terms.nodes) / self.terms.honest - 1
         return total
 
-    def _unmasked(self, current: _RoundAttempt, replies: Iterable[Message], asked: RoundOrders) -> Aggregate:
+    def _unmasked(self, current: _RoundAttempt, replies: Iterable[Message], asked: NodeOrders) -> Aggregate:
         """Agree with the nodes on the survivors, and take the masks off their sum."""
         collector = current.collector
         if current.is_lost:
@@ -203,13 +203,13 @@ class SecureSums(ClippedSums):
             total.sums, total.noisy_count = asked.model.zeros(), 0.0
         return total
 
-    def _multipliers(self, asked: RoundOrders) -> list[float]:
+    def _multipliers(self, asked: NodeOrders) -> list[float]:
         """Return the noise multiplier of each part of a sum; a side sum is the last one, or alone."""
         shapes, side_noise = asked.model.shapes, self.terms.evaluation_noise
         model = list(self.terms.noise_multipliers) if set(shapes) - {SIDE_SUM} else []
         return [*model, side_noise] if SIDE_SUM in shapes else model
 
-    def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: RoundOrders) -> str:
+    def _impossible(self, sums: Sums, count: float, nodes: int, units: int, asked: NodeOrders) -> str:
         """Say why the noisy sum cannot be that of honest nodes, up to a probability of 1e-9; empty: it can.
 
         It is a function of the noisy sum, so looking costs nothing. But the sum has been seen: the round is spent.
