@@ -210,6 +210,9 @@ def _walk_error(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
         elif below or unknown:
             keys.append(str(step))
             section, nodes = nodes, [option for node in below for option in _alternatives_of(node)]
+        elif named := [option for node in nodes for option in _sections_named(node)]:
+            keys.append(str(step))
+            section, nodes = nodes, named
     return keys, section, nodes
 
 
@@ -232,16 +235,24 @@ def _sections_listed(node: Node) -> list[Node]:
     return [option for option in _alternatives_of(node.get("items", {})) if "properties" in option]
 
 
+def _sections_named(node: Node) -> list[Node]:
+    """List the possible sections of a mapping from names that people choose."""
+    values = [node.get("additionalProperties"), *node.get("patternProperties", {}).values()]
+    options = [option for value in values if isinstance(value, dict) for option in _alternatives_of(value)]
+    return [option for option in options if "properties" in option]
+
+
 def _section_tags(node: Node) -> list[Any]:
-    """List the tags by which pydantic may name a section among others: its class, scheme or name."""
+    """List the tags by which pydantic may name a section among others: its class, scheme or name, or any constant."""
     properties = node.get("properties", {})
-    tagged = [properties[key] for key in ("scheme", "name") if key in properties]
+    tagged = [value for key, value in properties.items() if key in ("scheme", "name") or "const" in value]
     return [node.get("title"), *(tag for kind in tagged for tag in [kind.get("const"), *kind.get("enum", [])])]
 
 
 def _section_of(nodes: list[Node]) -> str:
-    """Write sections that differ by name or scheme; empty for other nodes."""
-    for key in ("scheme", "name"):
+    """Write sections that differ by scheme, name or another constant; empty for other nodes."""
+    constants = [key for node in nodes[:1] for key, value in _keys_of(node).items() if "const" in value]
+    for key in dict.fromkeys(["scheme", "name", *constants]):
         tags = [tag for node in nodes for tag in _tags_of(node, key)]
         if len(nodes) > 1 and len(tags) >= len(nodes) and all(_tags_of(node, key) for node in nodes):
             return f"a section with {key} {', '.join(tags)}, for example {{{key}: {tags[0]}}}"

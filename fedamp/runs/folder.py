@@ -8,7 +8,7 @@ which is no run's, such as a sweep's or a merged model's.
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,10 +303,18 @@ def finished_runs(folders: Iterable[Path]) -> list[Path]:
     return [run for below in each for run in below]
 
 
-def begun_runs(folders: Iterable[Path]) -> list[Path]:
-    """List the folders of runs, where a series of runs stands for those that have begun."""
-    each = [series.begun(folder) if (series := series_of(folder)) else [folder] for folder in folders]
-    return [run for below in each for run in below]
+def begun_runs(paths: Sequence[Path]) -> list[Path]:
+    """List the runs of paths such as those of ``runs/*``, where a series of runs stands for those that have begun.
+
+    What fedamp itself puts beside runs (pages, plots, the file of asked questions) is left out. Any other path is kept,
+    and is refused later if it holds no run: a total must not lack a run unnoticed.
+    """
+    found = list[Path]()
+    for path in paths:
+        is_beside = path.suffix == ".html" or path.name in ("plots", "asked.json")
+        if not is_beside or (path / "ledger.json").exists():
+            found += series.begun(path) if (series := series_of(path)) else [path]
+    return found or list(paths)
 
 
 def read_summary(folder: Path) -> Summary:

@@ -222,9 +222,10 @@ def recover(
     """
     from fedamp.extensions.population.recovery import Recovery
     from fedamp.extensions.population.store import percent
+    from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import check_independent, ledger_of
 
-    ledgers = [(run, ledger_of(run)) for run in runs or ()]
+    ledgers = [(run, ledger_of(run)) for run in begun_runs(runs or ())]
     check_independent(ledgers)
     rows = None if data is None and people is None else _read_people(data, people)
     contents = terminal.patiently(Recovery(ledgers, no_other_use).recover, file, rows)
@@ -249,10 +250,11 @@ def verify(
     from fedamp.extensions.population.account import known_to
     from fedamp.extensions.population.certificate import verify_certificate
     from fedamp.extensions.population.store import Population
+    from fedamp.runs.folder import begun_runs
     from fedamp.runs.total import check_independent, ledger_of
     from fedamp.runs.verification import checks_json
 
-    ledgers = [(run, ledger_of(run)) for run in runs or ()]
+    ledgers = [(run, ledger_of(run)) for run in begun_runs(runs or ())]
     if file.is_dir():
         checks = terminal.patiently(verify_certificate, file, ledgers, key)
         print_answer(checks_json(checks), as_json, lambda found: tables.checks_table("certificate", found))

@@ -1,6 +1,7 @@
 """``fedamp population`` and ``fedamp total``, as a person types them."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,6 +85,25 @@ def test_a_mistake_is_one_line(fedamp, made, monkeypatch, command, words):
     assert answer.err.count("\n") == 1
     assert words in answer.err
     assert not (made.parent / "again.db").exists()
+
+
+def test_what_fedamp_puts_beside_runs_is_no_run(fedamp, made, monkeypatch):
+    """``runs/*`` names pages, plots and the file of asked questions, too; but nothing else is left out."""
+    monkeypatch.chdir(made.parent)
+    beside = Path("beside")
+    (beside / "plots").mkdir(parents=True)
+    for name in ("one.html", "asked.json"):
+        (beside / name).write_text("")
+    run = ("run", "people.yaml", "--set", f"privacy.population={made}", "--engine", "serial", "--quiet", "--anyway")
+    assert fedamp(*run, "--out", beside / "run").status == 0
+    for command in (("total",), ("population", "verify", "people.db")):
+        answer = fedamp(*command, *beside.iterdir())
+        assert answer.status == 0, answer.err
+        (beside / "other").mkdir()
+        answer = fedamp(*command, *beside.iterdir())
+        assert (answer.status, answer.err.count("\n")) == (2, 1)
+        assert "beside/other: no ledger" in answer.err
+        (beside / "other").rmdir()
 
 
 def test_a_total_of_no_run_is_one_line(fedamp, tmp_path):

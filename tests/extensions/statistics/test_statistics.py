@@ -356,6 +356,20 @@ def test_what_makes_no_sense_is_one_line(question, words, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"range": None}, "questions.ask.age.range: got None; expected: [a number, a number]"),
+        ({"ask": "meen"}, "questions.ask.age: ask is 'meen'; expected: count, table"),
+        ({"columm": "age"}, "questions.ask.age.columm: unknown key; did you mean column?"),
+    ],
+)
+def test_what_is_wrong_in_a_question_is_named_by_its_path(tmp_path, changes, said):
+    with pytest.raises(ScenarioError) as error:
+        scenario(tmp_path, {"age": QUESTIONS["age"] | changes})
+    assert said in str(error.value)
+
+
 def test_a_question_under_two_names_is_refused(tmp_path):
     with pytest.raises(ScenarioError, match="one and other are one question"):
         scenario(tmp_path, {"one": QUESTIONS["age"], "other": QUESTIONS["age"] | {"weight": 2}})
