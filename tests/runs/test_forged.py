@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedamp.accounting.verify import COMPUTED_BY, LABEL, VERDICTS, keys_of, ledger_keys, side_sums
-from fedamp.errors import RunFolderError
+from fedamp.errors import Interrupted, RunFolderError
 from fedamp.extensions.population.store import Population
 from fedamp.runs.records import LedgerEntry, LedgerRecord, RoundRecord, Summary
 from fedamp.runs.verification import verify_ledger
@@ -67,7 +67,7 @@ def played(tmp_path_factory):
             folder = tmp_path_factory.mktemp("forged")
             run = folder / "run"
             if kind == "stopped early":
-                with pytest.raises(KeyboardInterrupt):
+                with pytest.raises(Interrupted):
                     launch(scenario(kind, folder), Stop(), run)
             else:
                 launch(scenario(kind, folder), Silent(), run)
