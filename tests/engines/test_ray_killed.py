@@ -56,7 +56,8 @@ def test_ray_killed_ends_the_run_in_one_line_from_which_it_goes_on(tmp_path, vic
     with running(out) as (process, program):
         descendant(process, victim).kill()
         told, errors = program.communicate()
-    [line] = filter(None, errors.splitlines())
+    *before, line = filter(None, errors.splitlines())
+    assert all(each.startswith(("engine ray: ", "round ")) for each in before), "how far it is"
     assert (program.returncode, told) == (1, "")
     assert line.startswith("failed: Ray")
     assert f"resume with: fedamp run {out / 'scenario.yaml'} --resume --out {out}" in line
