@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.search import calibrate, epsilon_over_rounds
 from fedamp.base.files import cache_folder, write_atomically
 from fedamp.base.reading import read_regular
+from fedamp.extension import extensions
 
 _MOST_FILES, _FEWER = 2000, 1500  # in the folder; beyond the first number the oldest ones go, down to the second
 _LARGEST = 1 << 20  # bytes of an answer; the curve of a longer run is computed each time
@@ -167,11 +169,20 @@ def _forget_the_oldest(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
+def code_files() -> list[Path]:
+    """List the files of the accountant, and those of the extensions that offer mechanisms."""
+    folders = [Path(accounting.__file__).parent]
+    for path in [path for extension in extensions() for path in extension.accounting.values()]:
+        spec = find_spec(path.partition(":")[0])
+        folders += [Path(spec.origin).parent] if spec and spec.origin else []
+    return [file for folder in dict.fromkeys(folders) for file in sorted(folder.glob("*.py"))]
+
+
 @cache
 def _code_versions() -> list[str]:
-    """Name what an answer depends on besides its question: the accountant's code, and the libraries that compute."""
-    code, top = hashlib.sha256(), Path(accounting.__file__).parent
-    for file in sorted(top.glob("*.py")):
+    """Name what an answer depends on besides its question: the code of mechanisms, and the libraries that compute."""
+    code = hashlib.sha256()
+    for file in code_files():
         code.update(file.name.encode() + file.read_bytes())
     return [code.hexdigest(), *(metadata.version(name) for name in ("numpy", "scipy", "numba"))]
 

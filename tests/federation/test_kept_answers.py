@@ -1,5 +1,6 @@
 """Kept answers: the same numbers again, never from a damaged file, and never where something is to be proved."""
 
+import inspect
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import pytest
 import fedamp
 from fedamp.accounting import Allocation, Compose, Gaussian, Mechanism
 from fedamp.accounting.sampling import PRECISION
+from fedamp.extension import all_offered
 from fedamp.federation import kept_answers
 from fedamp.federation.cost import privacy_cost
 from fedamp.federation.kept_answers import ANEW, KEPT
@@ -121,6 +123,14 @@ def test_other_code_or_libraries_get_other_answers(folder, monkeypatch):
     monkeypatch.setattr(kept_answers, "_code_versions", lambda: ["another version"])
     asked()
     assert len(list(folder.iterdir())) == 2
+
+
+def test_the_code_of_every_mechanism_counts_also_of_extensions():
+    """An answer of a mechanism whose code has changed since is not taken."""
+    every = {kind for _, kind in all_offered("accounting") if isinstance(kind, type)} | {*Mechanism.kinds.values()}
+    code = {Path(inspect.getfile(kind)) for kind in every if kind.__module__.startswith("fedamp.")}
+    assert {"accounting", "batches", "correlated", "modelmix"} <= {file.parent.name for file in code}
+    assert code <= set(kept_answers.code_files())
 
 
 def test_a_noise_multiplier_that_does_not_keep_the_budget_is_not_taken(folder):
