@@ -439,7 +439,7 @@ class Beginnings(NamedTuple):
 def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
     """Return log X after each beginning, shape (draws, n); see :meth:`HiddenRounds.log_ratios`."""
     means, rows = np.empty((len(ratios), len(parts.rounds))), np.empty((parts.tails.shape[1] + 2, SIDE_BY_SIDE))
-    largest = arithmetic.symmetric_means(ratios, *parts[1:3], parts.rounds, parts.fewest, means, rows)
+    largest = arithmetic.symmetric_means(ratios, parts.rate, parts.tails, parts.rounds, parts.fewest, means, rows)
     return logs_in_range(means, largest * max(parts.tails.max(), 1.0))
 
 
@@ -1415,8 +1415,10 @@ class SampledProfile:
             at: the delta, or the epsilon, of the question.
             enough: an upper end of the remove direction.
         """
-        known = math.inf if self.add else 0.0
-        for law in self.laws if self.add else ():
+        if not self.add:
+            return 0.0
+        known = math.inf
+        for law in self.laws:
             with suppress(NotEvaluable):
                 add = law().both_directions[1]
                 known = min(known, (add.epsilon(at) if question == "epsilon" else add.delta(at)).upper)

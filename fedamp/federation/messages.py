@@ -201,7 +201,7 @@ def _walk_error(detail: Any) -> tuple[list[str], list[Node], list[Node]]:
     *_, last = detail["loc"] or [None]
     for step in detail["loc"]:
         if isinstance(step, int):
-            nodes = [option for node in nodes for option in _sections_listed(node)] or nodes
+            nodes = [option for node in nodes for option in _sections_among(node.get("items"))] or nodes
         branches = [node for node in nodes if step in _section_tags(node)]
         below = [node["properties"][step] for node in nodes if step in node.get("properties", {})]
         unknown = step is last and detail["type"] == "extra_forbidden"
@@ -230,16 +230,15 @@ def _alternatives_of(node: Node) -> list[Node]:
     return [option for branch in branches for option in _alternatives_of(branch)] or [node]
 
 
-def _sections_listed(node: Node) -> list[Node]:
-    """List the possible sections of a list."""
-    return [option for option in _alternatives_of(node.get("items", {})) if "properties" in option]
+def _sections_among(*schemas: Any) -> list[Node]:
+    """List the sections among the alternatives of schemas; what is no schema, as where none is given, has none."""
+    options = [option for schema in schemas if isinstance(schema, dict) for option in _alternatives_of(schema)]
+    return [option for option in options if "properties" in option]
 
 
 def _sections_named(node: Node) -> list[Node]:
     """List the possible sections of a mapping from names that people choose."""
-    values = [node.get("additionalProperties"), *node.get("patternProperties", {}).values()]
-    options = [option for value in values if isinstance(value, dict) for option in _alternatives_of(value)]
-    return [option for option in options if "properties" in option]
+    return _sections_among(node.get("additionalProperties"), *node.get("patternProperties", {}).values())
 
 
 def _section_tags(node: Node) -> list[Any]:

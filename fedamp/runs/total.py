@@ -131,7 +131,7 @@ def ledger_of(run: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: there is none, or it was altered.
     """
-    if run.is_file() and not is_zipfile(run):  # as asked.json, which lies beside runs
+    if run.is_file() and not is_zipfile(run):
         raise RunFolderError(f"{run}: is neither a folder nor a zip; expected: runs or releases, such as runs/*/")
     try:
         with Bundle(run) as bundle:

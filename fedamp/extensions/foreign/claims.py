@@ -131,4 +131,4 @@ class Claims:
 
 def _values_differ(a: float, b: float) -> bool:
     """Return whether two numbers differ by more than one part in 1000: people write so many digits."""
-    return not math.isclose(a, b, rel_tol=1e-3)  # people write so many digits
+    return not math.isclose(a, b, rel_tol=1e-3)

@@ -229,8 +229,7 @@ def tune(
         return [{STAGE: stage, **each} if keys is not lists else each for each in kept]
 
     def trial(each: RunSettings) -> Scenario:
-        own = {key: value for key, value in each.items() if key != STAGE}
-        return _trial_scenario(load(own), noise.stages[each.get(STAGE, 1) - 1], noise)
+        return _trial_scenario(load(_without_stage(each)), noise.stages[each.get(STAGE, 1) - 1], noise)
 
     kept, asked, records = settings, list[RunSettings](), list[TrialRecord]()
     for stage, left in enumerate((*sizes[1:], 1), start=1):
@@ -261,6 +260,11 @@ def tune(
     write_atomically(folder / CHOSEN, chosen.to_yaml().encode())
     record.write(folder / FILE)
     return Tuned(record, folder, chosen)
+
+
+def _without_stage(settings: RunSettings) -> RunSettings:
+    """Return a trial's values of the grid's keys alone."""
+    return {key: value for key, value in settings.items() if key != STAGE}
 
 
 def _check_folder(folder: Path, planned: set[str]) -> None:
@@ -328,9 +332,8 @@ def _trial_records(swept: Sweep) -> list[TrialRecord]:
         if score is None and (summary is None or summary.stopped_because != "diverged"):
             left.append(each.error or f"{each.folder.name} is not finished")
         ends = (None, None, None) if score is None else (score.value, score.lower, score.upper)
-        settings = {key: value for key, value in each.settings.items() if key != STAGE}
-        stage = each.settings.get(STAGE)
-        found.append(TrialRecord(settings=settings, score=ends[0], lower=ends[1], upper=ends[2], stage=stage))
+        own, stage = _without_stage(each.settings), each.settings.get(STAGE)
+        found.append(TrialRecord(settings=own, score=ends[0], lower=ends[1], upper=ends[2], stage=stage))
     if left:
         raise FedampError(f"{swept.folder}: {len(left)} of {len(found)} trials are unfinished ({left[0]})")
     return found
