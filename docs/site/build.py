@@ -68,7 +68,9 @@ def main() -> None:
     shutil.copytree(ROOT / "docs" / "site" / "assets", PAGES / "assets")
     config = BUILD / "zensical.toml"
     shutil.copy(ROOT / "docs" / "site" / "zensical.toml", config)
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--config-file", str(config)], check=True, cwd=BUILD)
+    subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(config)], check=True, cwd=BUILD
+    )
     broken = list(broken_links(SITE))
     print(*broken, sep="\n")
     print(f"{len(list(SITE.rglob('*.html')))} pages in {SITE}, {len(broken)} broken links")
