@@ -18,7 +18,7 @@ from fedamp.accounting.law import Law
 
 MOST_BATCHES = 1000  # of a run whose game is played: some ten seconds
 LARGEST_GAME = 100.0  # epsilon beyond which the grid is too coarse
-_FINER = 8  # grid of attained games, which have two kernels
+_FINER, _PARTS, _TOGETHER = 4, 4, 8  # grid of attained games; cells of a group; groups whose transforms fit a cache
 _EDGES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95, 1.1, 1.25, 1.4, math.pi / 2)  # of the angle b of the cells
 
 
@@ -28,7 +28,8 @@ class BatchGame:
 
     A batch is a triple of points in the unit ball: the person, the substitute, and who is drawn in place of both.
     Their distances are at most (2 sin A, 2 sin B, 2 sin C), where A, B and C are the angles of a triangle that is not
-    obtuse. A cell of such triples is charged by its largest distances. docs/research/accounting.md has the proof.
+    obtuse. A cell of such triples is charged by its largest distances, and a group of cells by the largest charge at
+    each ratio. docs/research/accounting.md has the proof.
 
     Attributes:
         law: that of one batch in one order, which is attained.
@@ -77,14 +78,16 @@ class BatchGame:
             best = np.minimum(best, bound)
         return np.asarray(self.rate * best * (1 + 64 * UNIT))
 
-    def kernel(self, distances: tuple[float, float, float]) -> Array:
-        """Return chances under P of the losses j step, j = 1 - half..half, and of an infinite one behind them."""
-        person, substitute, change = distances
+    def kernel(self, above: Array, below: Array) -> Array:
+        """Return chances under P of the losses j step, j = 1 - half..half, and of an infinite one behind them.
+
+        Args:
+            above, below: bounds of H(P, Q) and of H(Q, P) like those of ``one_order``.
+        """
         ratio = np.exp(self.step * np.arange(-self.half, self.half + 1))
-        above, below = self.one_order(person, change), self.one_order(substitute, change)[:0:-1]
-        profile = np.concatenate([1 - ratio[: self.half] + ratio[: self.half] * below, above]) + 8 * UNIT
+        profile = np.concatenate([1 - ratio[: self.half] + ratio[: self.half] * below[:0:-1], above]) + 8 * UNIT
         slopes = np.append(np.diff(profile) / np.diff(ratio), 0.0)
-        if np.diff(slopes).min() < -1e-9:  # the profile itself is convex, so it is below the bound's hull
+        if (np.diff(slopes) * ratio[1:]).min() < -1e-9:  # the profile itself is convex, so it is below the bound's hull
             slopes[:-1] = np.diff(convex_hull(ratio, profile)) / np.diff(ratio)
         # By rounding some chances are below 0; 0 is above them. The chances of smaller losses count at the smallest.
         chances = np.append(np.maximum(np.diff(slopes), 0.0) * ratio[1:], above[-1])
@@ -93,14 +96,17 @@ class BatchGame:
 
     @cached_property
     def cells(self) -> Array:
-        """Kernels of all cells and their mirror images; the two with the largest distances come first."""
+        """Kernels of groups of cells and their mirror images; the two with the largest distances come first."""
         found = []
         for low, high in pairwise(_EDGES):
             top = min(1.0, math.pi / 2 / low - 1) if low else 1.0  # beyond is the mirror image
             edges = np.linspace(0.0, top, 2 + int(8 * low * top)) * low
             for first, last in pairwise(edges):
-                found.append((2 * math.cos(first), 2 * math.sin(high), 2 * math.cos(low - last)))
-        return np.array([self.kernel(each) for a, b, c in found for each in ((a, b, c), (b, a, c))])
+                parts = pairwise(np.linspace(first, last, _PARTS + 1 if low else 2))
+                above = np.max([self.one_order(2 * math.cos(a), 2 * math.cos(low - b)) for a, b in parts], axis=0)
+                below = self.one_order(2 * math.sin(high), 2 * math.cos(low - last))
+                found += [self.kernel(above, below), self.kernel(below, above)]
+        return np.array(found)
 
     @cached_property
     def attained(self) -> Array:
@@ -123,27 +129,37 @@ class BatchGame:
         for _ in range(self.rounds):
             first, last = (value[0], 1.0) if side > 0 else (0.0, value[-1])
             wide = np.concatenate([np.full(self.half, first), value, np.full(self.half, last)])
-            reached = np.fft.irfft(np.fft.rfft(wide) * transforms)[:, size:] + infinite
-            value = np.clip(np.max(reached, axis=0) + rounding, 0.0, 1.0)
+            spectrum, most = np.fft.rfft(wide), np.zeros(size)
+            for some in np.array_split(np.arange(len(kernels)), -(-len(kernels) // _TOGETHER)):
+                reached = np.fft.irfft(spectrum * transforms[some])[:, size:] + infinite[some]
+                most = np.maximum(most, np.max(reached, axis=0))
+            value = np.clip(most + rounding, 0.0, 1.0)
         return float(value[size // 4])
 
 
 def narrowed_by_game(game: BatchGame, found: Bounds, delta: float) -> Bounds:
     """Return a smaller bracket of epsilon: the dearest cells find it, all certify it, and a finer game attains less."""
-    low, high = found.lower, found.upper
-    while high - low > 2e-4 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if game.delta(middle, game.cells[:2], 1) <= delta else (middle, high)
-    finer, lower = replace(game, half=_FINER * game.half), found.lower
-    for share in (0.999, 0.998, 0.996, 0.993):
-        if share * low > lower and finer.delta(share * low, finer.attained, -1) > delta:
-            lower = share * low
+
+    def log_excess(epsilon: float, kernels: Array, game: BatchGame = game, side: int = 1) -> float:
+        return math.log(max(game.delta(epsilon, kernels, side), 1e-300) / delta)
+
+    low, high, lower = found.lower, found.upper, found.lower
+    above, below = (log_excess(each, game.cells[:2]) for each in (low, high))
+    if not below < 0 < above:
+        return found
+    slope = (above - below) / (high - low)
+    middle = low + above / slope  # logs are nearly straight
+    low = high = middle + log_excess(middle, game.cells[:2]) / slope
+    finer = replace(game, half=_FINER * game.half)
+    for _ in range(3):
+        if lower >= low or (reached := log_excess(low, finer.attained, finer, -1)) > 0:
+            lower = max(lower, low)
             break
-    slope = math.log(game.delta(low, game.cells[:2], 1) / game.delta(1.01 * low, game.cells[:2], 1)) / (0.01 * low)
+        low += (1.03 * reached - 1e-3) / slope
     while high < found.upper:
-        if (reached := game.delta(high, game.cells, 1)) <= delta:
+        if (reached := log_excess(high, game.cells)) <= 0:
             return Bounds(lower, high, Origin(Method.GAME))
-        high = (high + 1.05 * math.log(reached / delta) / slope) * (1 + 1e-4)
+        high = (high + 1.05 * reached / slope) * (1 + 1e-4)
     return Bounds(lower, found.upper, found.origin)
 
 
