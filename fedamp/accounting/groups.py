@@ -227,7 +227,7 @@ class Group(OfOne):
         if precision:
             parts.append(HiddenRounds(GaussianRound(precision**-0.5 / 2), (0.0, 1.0), 1))
         run = SampledRun(tuple(parts))
-        return SampledProfile(run, run, add=None)
+        return SampledProfile(run, run, is_one_sided=True)
 
     def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
         """Narrow the answer by draws of two people, or of one of them and the group property."""

@@ -586,13 +586,6 @@ class TiltedMoments:
         best = int(np.argmin(rooms))
         return side * float(rooms[best]), float(tilts[best])
 
-    def outside_bounds(self, order: Tilt, low: float, high: float) -> tuple[float, float]:
-        """Return logs of bounds on the mass of ``X^order dQ``, normalised, left of ``low`` and right of ``high``."""
-        here = float(self.log_means(order.value)[0])
-        left = float(self.log_means(order.value - order.left_tilt)[0]) - here + order.left_tilt * low
-        right = float(self.log_means(order.value + order.right_tilt)[0]) - here - order.right_tilt * high
-        return min(left, 0.0), min(right, 0.0)
-
 
 def _tilt_of_tail(moments: TiltedMoments, base: float, first: float) -> float:
     """Return how far from order ``base`` an order centres on a mass of about ``exp(-10)`` under ``base``.
@@ -636,10 +629,14 @@ def convolve_factors(factors: Factors, lattice: Lattice, above: bool) -> tuple[P
     outside_out = outside_in = rounding = 0.0
     for order in lattice.orders:
         mass, error = convolve_order(placed, order.value, size)
-        left, right = moments.outside_bounds(order, log_ratio[0], log_ratio[-1])
+        # Logs of bounds on the normalised mass left and right of the lattice.
+        whole = float(moments.log_means(order.value)[0])
+        less, more = moments.log_means(order.value - order.left_tilt), moments.log_means(order.value + order.right_tilt)
+        left = min(float(less[0]) - whole + order.left_tilt * log_ratio[0], 0.0)
+        right = min(float(more[0]) - whole - order.right_tilt * log_ratio[-1], 0.0)
         error += float(np.exp(left) + np.exp(right))
         mass = np.roll(mass, -first) + (error if above else -error)
-        to_out = float(moments.log_means(order.value)[0]) - order.value * log_ratio
+        to_out = whole - order.value * log_ratio
         better = np.log(error) + to_out < log_error
         log_error[better] = (np.log(error) + to_out)[better]
         with np.errstate(divide="ignore"):
@@ -1159,6 +1156,11 @@ class Revealed:
     def is_plain(self) -> bool:
         """Whether nothing is hidden."""
         return not self.log_weight.any()
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether Gaussian noise is added for some choice: then losses have no bound, and outcomes are not few."""
+        return bool(((self.most > 0) & (self.most < np.inf)).any())
 
     def epsilon(self, delta: float) -> Bounds:
         """Return the smallest epsilon >= 0 at ``delta``, as a bracket."""

@@ -78,7 +78,6 @@ from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, ProductMoments, dive
 from fedamp.accounting.risk import TradeOff, trade_off
 from fedamp.accounting.sampling import (
     PRECISION,
-    AddProposal,
     Factor,
     FiniteRound,
     GaussianRound,
@@ -765,16 +764,13 @@ class Mechanism:
             noise = 1 / min(precision**-0.5, 1e50) ** 2 if precision else 0.0
             hidden.append(Participation(self, (0.0, 1.0), 1).hidden_factors(noise, rest))
         uppers, lowers = zip(*dependent, *hidden, strict=True)
-        laws = list[Callable[[], Law]]()
-        for each in reversed(self.costlier_mechanisms()):
-            laws.append(partial(numerical_law, each, detail))
-        add = None if self.is_mean_of_gaussians else AddProposal
-        run = SampledRun(uppers)
-        if all(map(operator.is_, uppers, lowers)):
-            return SampledProfile(run, run, tuple(laws), add=add)
-        return SampledProfile(
-            run, SampledRun(lowers) if self.attained_in_draws() is self else None, tuple(laws), add=add
-        )
+        upper = lower = SampledRun(uppers)
+        if not all(map(operator.is_, uppers, lowers)):
+            lower = SampledRun(lowers) if self.attained_in_draws() is self else None
+        if self.is_mean_of_gaussians:
+            return SampledProfile(upper, lower, is_one_sided=True)
+        laws = [partial(numerical_law, each, detail) for each in reversed(self.costlier_mechanisms())]
+        return SampledProfile(upper, lower, tuple(laws))
 
     def narrowed_bracket(self, found: Bounds, delta: float, precision: float) -> Bounds:
         """Narrow the answer for epsilon by sampling, where a person takes part in several hidden rounds.
@@ -1200,8 +1196,8 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
 
     Few outcomes are enumerated exactly. Else the numerical law answers, and the closed form with hidden choices
     revealed or the cost without amplification. The sum of the largest losses follows, and, where they may be smaller,
-    Rényi divergences. If a lower end exceeds the upper end, one of them is wrong: the upper end becomes the trivial
-    one.
+    Rényi divergences. Releases with Gaussian noise have neither few outcomes nor a largest loss. If a lower end exceeds
+    the upper end, one of them is wrong: the upper end becomes the trivial one.
 
     Args:
         event: in normal form.
@@ -1214,8 +1210,10 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     chance = event.chance_to_take_part()
     if isinstance(question, EpsilonAt) and chance <= question.delta:
         return Bounds(0.0, 0.0, Origin(Method.RARELY))
-    by_losses = question.of_losses(*largest_loss_of(event))
-    if question.points is None:
+    known = in_closed_form(event)
+    noisy = known is not None and known.has_noise
+    by_losses = question.unknown if noisy else question.of_losses(*largest_loss_of(event))
+    if question.points is None and not noisy:
         with suppress(NotEvaluable):
             exact = question.ask(outcomes_of(event))
             lower = _lower_end(event, question, exact) if Fact.HIDES_PARTS in event.facts else exact.lower
@@ -1230,7 +1228,7 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.unknown, Origin(Method.NONE, (str(error),))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
-    shown = _with_choices_revealed(event, question, narrow)
+    shown = _with_choices_revealed(event, question, known, narrow)
     upper, origin = by_law.upper, by_law.origin
     if shown.upper < upper:
         upper, origin = shown.upper, shown.origin
@@ -1262,17 +1260,17 @@ def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
     return found
 
 
-def _with_choices_revealed(event: Mechanism, question: Question, narrow: bool) -> Bounds:
-    """Return both ends in closed form, or the upper end without amplification.
+def _with_choices_revealed(event: Mechanism, question: Question, known: Revealed | None, narrow: bool) -> Bounds:
+    """Return both ends of the closed form, if it is ``known``, or the upper end without amplification.
 
     A ``narrow`` bracket needs only the closed form, and none where nothing is hidden.
     """
-    shown, unknown = in_closed_form(event), Bounds(0.0, question.unknown)
-    if shown is not None:
-        if narrow and shown.is_plain:
+    unknown = Bounds(0.0, question.unknown)
+    if known is not None:
+        if narrow and known.is_plain:
             return unknown
         with in_floating_point():
-            return question.ask(shown)
+            return question.ask(known)
     try:
         if narrow or (plain := event.unamplified()) == event:
             return unknown
@@ -1345,8 +1343,7 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
         mean = numerical_law(found.mechanism).mean(size)
         round_, blocks = FiniteRound(mean.upper, mean.rounding), found.rounds // size
         run = SampledRun((HiddenRounds(round_, found.chances, blocks, 1, found.rounding),))
-        laws = tuple(partial(numerical_law, each) for each in reversed(event.costlier_mechanisms()))
-        profile = SampledProfile(run, None, laws, add=None if event.is_mean_of_gaussians else AddProposal)
+        profile = replace(event.sampled_profile(), upper=run, lower=None)
         with suppress(NotEvaluable):
             return replace(profile.epsilon(delta, precision=1.6 * precision, known=known), lower=lower)
     return Bounds(lower, math.inf)

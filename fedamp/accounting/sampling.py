@@ -316,7 +316,7 @@ class HiddenRounds:
         """
         if self.chances == (0.0, 1.0) and self.rounds == 1:
             return logs_in_range(ratios[:, 0], float(np.max(ratios)), math.inf)
-        return log_beginnings(self._alone_beginnings, ratios)[:, 0]
+        return log_beginnings(Beginnings.of_factors([self]), ratios)[:, 0]
 
     @cached_property
     def common_spread(self) -> float:
@@ -324,10 +324,6 @@ class HiddenRounds:
         if not isinstance(self.round, GaussianRound) or any(self.chances[:-1]):
             return 0.0
         return self.people * self.most_rounds / self.round.noise_multiplier / math.sqrt(self.rounds)
-
-    @cached_property
-    def _alone_beginnings(self) -> "Beginnings":
-        return Beginnings.of_factors([self])
 
     def chance_ratios(self, rate: float) -> Array:
         """Return the chance of each h over C(r, h) q^h (1 - q)^(r - h), at a rate q near the share."""
@@ -1179,26 +1175,16 @@ def certify_deltas(proposal: Proposal, above: Array, below: Array, draws: int, f
     bound = np.exp(np.minimum(np.array(list(map(proposal.log_bound, epsilons.flat))) + error, 700.0))
     bound, count = bound.reshape(epsilons.shape), above.shape[-1]
     log_term = math.log(epsilons.size / failure)
-    stakes = _betting_stakes(proposal, epsilons, count, math.sqrt(2 * log_term / draws))
+    step, (log_a, log_b), stakes = math.sqrt(2 * log_term / draws), _common_draws(proposal), np.zeros(epsilons.shape)
+    for part in (slice(0, count), slice(count, None)):  # a pilot at the first epsilon above, and at the first below
+        if stakes[..., part].size:
+            values = proposal.excesses(log_a, log_b, epsilons[..., part][..., 0])[0]
+            stakes[..., part] = 1 / np.maximum(values.std(axis=0) / step, values.mean(axis=0) + 1e-300)[..., None]
     stakes[..., :count] = -np.minimum(stakes, STAKE / np.maximum(bound, 1e-300))[..., :count]
     found = np.expm1((_log_wealth(proposal, epsilons, stakes, draws) - log_term) / draws) / stakes
     off = bound * (proposal.variation + 64 * UNIT)
     upper, lower = found * math.exp(error) + off, found * math.exp(-error) - off
     return upper[..., :count], np.maximum(lower[..., count:], 0.0)
-
-
-def _betting_stakes(proposal: Proposal, epsilons: Array, count: int, step: float) -> Array:
-    """Return stakes for all candidates, of the shape of ``epsilons``.
-
-    They are ``step`` over the standard deviation of a draw, at most 1 over its mean, by a pilot at the first of the
-    epsilons above and below.
-    """
-    (log_a, log_b), found = _common_draws(proposal), np.zeros(epsilons.shape)
-    for part in (slice(0, count), slice(count, None)):
-        if found[..., part].size:
-            values = proposal.excesses(log_a, log_b, epsilons[..., part][..., 0])[0]
-            found[..., part] = 1 / np.maximum(values.std(axis=0) / step, values.mean(axis=0) + 1e-300)[..., None]
-    return found
 
 
 def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
@@ -1282,7 +1268,10 @@ def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) 
             arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i], found[i])
         return found
 
-    total = np.sum(_in_batches(proposal, draws, _question_number(proposal, epsilons, draws), summed), axis=0)
+    run = b"|".join(map(methodcaller("fingerprint"), proposal.run.factors))  # so that each question has its own draws
+    digest = hashlib.blake2b(f"{proposal.name} {draws}".encode() + epsilons.tobytes() + run, digest_size=8)
+    question = 1 + int.from_bytes(digest.digest(), "little")
+    total = np.sum(_in_batches(proposal, draws, question, summed), axis=0)
     return np.asarray(np.take_along_axis(total, np.argsort(order, axis=1), axis=1).reshape(epsilons.shape))
 
 
@@ -1306,13 +1295,6 @@ def _in_batches(
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 4)) as pool:
         return list(pool.map(batch, range(0, draws, rows)))
-
-
-def _question_number(proposal: Proposal, epsilons: Array, draws: int) -> int:
-    """Return a number for each question, so that different questions get independent draws."""
-    run = b"|".join(map(methodcaller("fingerprint"), proposal.run.factors))  # tells runs apart
-    digest = hashlib.blake2b(f"{proposal.name} {draws}".encode() + epsilons.tobytes() + run, digest_size=8)
-    return 1 + int.from_bytes(digest.digest(), "little")
 
 
 PRECISION = 5e-3  # relative width of the bracket on epsilon that sampling aims at
@@ -1344,14 +1326,13 @@ class SampledProfile:
         lower: the same, exact or smaller; the same object as ``upper`` if exact, None if no lower end is wanted.
         laws: each makes a law whose add direction bounds this one's, asked in turn. The add direction is sampled only
             if they leave it larger than the remove direction, a rare case.
-        remove, add: the proposals of each direction; ``add`` None where it is never the larger one.
+        is_one_sided: whether the add direction is never the larger one.
     """
 
     upper: SampledRun
     lower: SampledRun | None
     laws: tuple[Callable[[], Law], ...] = ()
-    remove: type[RemoveProposal] = RemoveProposal
-    add: type[AddProposal] | None = AddProposal
+    is_one_sided: bool = False
 
     def epsilon(
         self,
@@ -1375,11 +1356,11 @@ class SampledProfile:
         Raises:
             NotEvaluable: too much work, or not worth it; another bound has to answer.
         """
-        remove = self._one_sided_epsilon(self.remove, delta, precision, known, highest)
-        if not self.add:
+        remove = self._one_sided_epsilon(RemoveProposal, delta, precision, known, highest)
+        if self.is_one_sided:
             return remove
         add = self.add_by_laws("epsilon", delta, remove.upper)
-        sample = partial(self._one_sided_epsilon, self.add, delta, precision, known, enough=remove.upper)
+        sample = partial(self._one_sided_epsilon, AddProposal, delta, precision, known, enough=remove.upper)
         return _with_add(remove, add, sample)
 
     def delta(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
@@ -1395,15 +1376,15 @@ class SampledProfile:
 
     def delta_remove(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return delta of the remove direction H(P, Q) alone; see :meth:`delta`."""
-        return self._one_sided_delta(self.remove, epsilon, precision)
+        return self._one_sided_delta(RemoveProposal, epsilon, precision)
 
     def delta_add(self, epsilon: float, *, precision: float = 0.05) -> Bounds:
         """Return delta of the add direction H(Q, P) alone; see :meth:`delta`."""
-        if not self.add:
+        if self.is_one_sided:
             return self.delta_remove(epsilon, precision=precision)
         if epsilon > self.upper.ratio_rounding - self.upper.log_least:
             return Bounds(0.0, 0.0, Origin(Method.RARE_OUTPUT))
-        return self._one_sided_delta(self.add, epsilon, precision)
+        return self._one_sided_delta(AddProposal, epsilon, precision)
 
     def add_by_laws(self, question: Literal["epsilon", "delta"], at: float, enough: float) -> float:
         """Return an upper end of the add direction by the laws.
@@ -1415,7 +1396,7 @@ class SampledProfile:
             at: the delta, or the epsilon, of the question.
             enough: an upper end of the remove direction.
         """
-        if not self.add:
+        if self.is_one_sided:
             return 0.0
         known = math.inf
         for law in self.laws:
@@ -1502,12 +1483,12 @@ class SampledProfile:
         """
         look = partial(pilot_at_delta, delta=delta, draws=draws)
         if proposal is None:
-            return self.remove.best_pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
+            return RemoveProposal.best_pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
         return look(proposal.for_run(self.upper))
 
     def by_moments(self, delta: float) -> RemoveProposal:
         """Return the order whose moment proves the least epsilon at ``delta``; for searches."""
-        return self.remove.by_moments(self.upper, partial(epsilon_of_moment, delta=delta))
+        return RemoveProposal.by_moments(self.upper, partial(epsilon_of_moment, delta=delta))
 
     def _certified_deltas(
         self, proposal: Proposal, above: Array, below: Array, draws: int, failure: float

@@ -732,14 +732,14 @@ def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, fail
     """
     last = float(epsilons[-1])
     look = partial(pilot_at_epsilon, epsilon=last)
-    pilot = profile.remove.best_pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
+    pilot = RemoveProposal.best_pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
     if known <= _HARDLY * pilot.delta:
         raise NotEvaluable("the law is as good")
     needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))
     draws = int(min(max(needed, 4096), profile.most_draws()))
     remove = certify_deltas(pilot.proposal, epsilons, np.zeros(0), draws, failure)[
         0
-    ] + profile.remove.infinite_loss_mass(profile.upper)
+    ] + RemoveProposal.infinite_loss_mass(profile.upper)
 
     return np.maximum(remove, [profile.add_by_laws("delta", epsilon, 0.0) for epsilon in epsilons.tolist()])
 

@@ -515,12 +515,10 @@ def test_smoothed_values_are_means_over_the_noise_common_to_all_rounds(order):
 def test_rounds_that_are_all_taken_have_no_spread_left():
     """Nothing is hidden, so that one draw says what a Gaussian release of all rounds costs."""
     sampled = sampled_of(2.0, 9, 9)
-    assert (
-        sampled.remove.best_pilot(
-            sampled.upper, lambda order, log: order, lambda each: sampling.pilot_at_delta(each, DELTA)
-        ).spread
-        < 0.01
+    pilot = RemoveProposal.best_pilot(
+        sampled.upper, lambda order, log: order, lambda each: sampling.pilot_at_delta(each, DELTA)
     )
+    assert pilot.spread < 0.01
     exact = Gaussian(2.0 / 3).epsilon(DELTA)
     found = sampled.epsilon(DELTA)
     assert found.lower <= exact.upper
