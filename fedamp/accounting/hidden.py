@@ -28,7 +28,7 @@ from fedamp.accounting.bounds import (
     UpTo,
     check_count,
 )
-from fedamp.accounting.law import DEFAULT_POINTS, NOTHING_REVEALED, Detail, Law, Revealed, normal_grid, one_of
+from fedamp.accounting.law import DEFAULT_POINTS, NOTHING_RELEASED, ClosedForm, Detail, Law, normal_grid, one_of
 from fedamp.accounting.mechanism import (
     Fact,
     Hidden,
@@ -102,12 +102,12 @@ class Poisson(Hidden):
     def all_outcomes(self) -> Outcomes:
         return outcomes_of(self.mechanism).poisson_sampled(self.rate) if self.rate < 1 else super().all_outcomes()
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Reveal the coin: nothing is released with chance 1 - q, and the release with chance q."""
         inner = closed_form_of(self.mechanism)
         if self.rate == 1:
             return inner
-        without = NOTHING_REVEALED, 1 - self.rate, math.log(1 - self.rate)
+        without = NOTHING_RELEASED, 1 - self.rate, math.log(1 - self.rate)
         return one_of([without, (inner, self.rate, math.log(self.rate))])
 
     def participation(self) -> Participation:
@@ -324,7 +324,7 @@ class Submodels(Hidden):
     def all_outcomes(self) -> Outcomes:
         return hidden_outcomes(outcomes_of(self.mechanism), (0.0, 1.0), self.count, 0.0)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Reveal the submodel: each has chance 1 / d, and all are alike."""
         return closed_form_of(self.mechanism).chosen_by_chance(1.0, -math.log(self.count))
 
@@ -458,19 +458,19 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         choice = self.participation()
         return hidden_outcomes(outcomes_of(choice.mechanism), choice.chances, choice.rounds, choice.rounding)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Reveal the set of rounds: all sets of one size are equally likely.
 
         A person takes part in h rounds with a chance c_h, so each set of h of T rounds has the chance c_h / C(T, h).
         """
         found = self.participation()
-        one, parts, known, rounds = closed_form_of(found.mechanism), [], NOTHING_REVEALED, 0
+        one, parts, known, rounds = closed_form_of(found.mechanism), [], NOTHING_RELEASED, 0
         possible = np.flatnonzero(found.chances).tolist()
         if len(possible) > _MOST_SIZES:
             raise NotEvaluable("a person may take part in too many different numbers of rounds")
         for h in possible:
             known, rounds = (
-                known.composed_with(combined_copies(one, h - rounds, Revealed.composed_with)) if h else known,
+                known.composed_with(combined_copies(one, h - rounds, ClosedForm.composed_with)) if h else known,
                 h,
             )
             parts.append((known, found.chances[h], math.log(found.chances[h]) - float(log_choose(found.rounds, h))))

@@ -6,7 +6,7 @@ can only lower them. Keeping the mean of X is keeping both the P-mass and the Q-
 large ratio.
 
 :class:`Points` is a finite law. :class:`Law` holds two of them, one larger and one smaller than X in convex order; each
-operation keeps that order, so every answer is a bracket. :class:`Revealed` is the closed form of Gaussian releases
+operation keeps that order, so every answer is a bracket. :class:`ClosedForm` is the closed form of Gaussian releases
 whose hidden choices are revealed.
 
 *Pairs*: all pairs of points of two laws are sorted into the cells of an adaptive grid. Everything summed is positive,
@@ -1130,10 +1130,11 @@ _MOST_KINDS, _RARE, _MOST_SIZES = 512, 1e-40, 2000
 
 
 @dataclass(frozen=True, eq=False)
-class Revealed:
-    """Kinds of choices that a mechanism hides, each with the Gaussian that is released given one of them.
+class ClosedForm:
+    """The closed form of a mechanism whose releases are Gaussian: what it would release if its choices were revealed.
 
-    With w_A the chance of choice A and delta_A the delta of its Gaussian (docs/research/accounting.md, "Little noise"),
+    A row is a kind of hidden choice, with the Gaussian that is released given one of them. With w_A the chance of
+    choice A and delta_A the delta of its Gaussian (docs/research/accounting.md, "Little noise"),
 
         sum_A w_A delta_A(epsilon - log w_A) <= delta(epsilon) <= sum_A w_A delta_A(epsilon).
 
@@ -1183,26 +1184,26 @@ class Revealed:
         lost = epsilon - self.log_weight * (1 + off) + off
         return float(self.chance @ gaussian_delta(self.least * (1 - off), lost, -1)) * (1 - off)
 
-    def composed_with(self, other: "Revealed") -> "Revealed":
+    def composed_with(self, other: "ClosedForm") -> "ClosedForm":
         """Return the choices of two mechanisms, one after the other: signals add up, chances multiply."""
         least, most = np.add.outer(self.least, other.least), np.add.outer(self.most, other.most)
         logs, chance = np.add.outer(self.log_weight, other.log_weight), np.multiply.outer(self.chance, other.chance)
         return _put_together(least, most, chance, logs, self.off + other.off + 4 * UNIT)
 
-    def with_lower_ends(self, below: "Revealed") -> "Revealed":
+    def with_lower_ends(self, below: "ClosedForm") -> "ClosedForm":
         """Return the same upper ends, with the lower ends of a mechanism that is attained."""
-        if below is NOTHING_REVEALED:
+        if below is NOTHING_RELEASED:
             nothing = np.zeros(len(self.chance))
-            return Revealed(nothing, self.most, self.chance, nothing, self.off)
+            return ClosedForm(nothing, self.most, self.chance, nothing, self.off)
         most = np.full(len(below.chance), self.most.max())
-        return Revealed(below.least, most, below.chance, below.log_weight, max(below.off, self.off))
+        return ClosedForm(below.least, most, below.chance, below.log_weight, max(below.off, self.off))
 
-    def chosen_by_chance(self, chance: float, log_weight: float) -> "Revealed":
+    def chosen_by_chance(self, chance: float, log_weight: float) -> "ClosedForm":
         """Return the release if a choice with this ``chance`` falls on the mechanism."""
-        return Revealed(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
+        return ClosedForm(self.least, self.most, chance * self.chance, self.log_weight + log_weight, self.off)
 
 
-def _put_together(least: Array, most: Array, chance: Array, log_weight: Array, off: float) -> Revealed:
+def _put_together(least: Array, most: Array, chance: Array, log_weight: Array, off: float) -> ClosedForm:
     """Put equal rows together, and neighbours where they are too many or too rare.
 
     Rows may be of any shape. Neighbours get the smaller attained signal, the larger charged one, and the smaller
@@ -1218,14 +1219,14 @@ def _put_together(least: Array, most: Array, chance: Array, log_weight: Array, o
         starts = starts[np.linspace(0, len(starts), _MOST_KINDS, endpoint=False).astype(int)]
     least, log_weight = np.minimum.reduceat(least, starts), np.minimum.reduceat(log_weight, starts)
     most, total = np.maximum.reduceat(most, starts), np.add.reduceat(chance, starts)
-    return Revealed(least, most, total, log_weight, off + len(chance) * UNIT)
+    return ClosedForm(least, most, total, log_weight, off + len(chance) * UNIT)
 
 
-NOTHING_REVEALED = Revealed(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
+NOTHING_RELEASED = ClosedForm(np.zeros(1), np.zeros(1), np.ones(1), np.zeros(1))
 """A mechanism that releases nothing."""
 
 
-def one_of(parts: Sequence[tuple[Revealed, float, float]], off: float = 4 * UNIT) -> Revealed:
+def one_of(parts: Sequence[tuple[ClosedForm, float, float]], off: float = 4 * UNIT) -> ClosedForm:
     """Return a choice among mechanisms.
 
     Args:

@@ -17,7 +17,7 @@ refuses, or asks the mechanism that it is ``charged_as``. A kind that says too l
 ``law``                 the numerical law of X
 ``moments``             Rényi moments of X
 ``all_outcomes``        all outcomes, where they are few
-``closed_form``         Gaussian releases, hidden choices revealed
+``closed_form``         the Gaussian release given each hidden choice, as if the choice were revealed
 ``participation``       in how many hidden rounds a person takes part, for sampling
 ``unamplified``         the same run with all hidden choices known
 ``simplified``          the same release, simpler
@@ -72,7 +72,7 @@ from fedamp.accounting.bounds import (
     in_floating_point,
     search_orders,
 )
-from fedamp.accounting.law import DEFAULT_DETAIL, DEFAULT_POINTS, NOTHING_REVEALED, Detail, Law, Revealed
+from fedamp.accounting.law import DEFAULT_DETAIL, DEFAULT_POINTS, NOTHING_RELEASED, ClosedForm, Detail, Law
 from fedamp.accounting.outcomes import NO_OUTCOME, Outcomes
 from fedamp.accounting.renyi import HIGHEST_ORDER, Moments, ProductMoments, divergences_of, unbounded_moments
 from fedamp.accounting.risk import TradeOff, trade_off
@@ -670,8 +670,8 @@ class Mechanism:
         """
         raise NotEvaluable(f"{type(self).__name__} has too many outcomes")
 
-    def closed_form(self) -> Revealed:
-        """Return the Gaussian releases that are left when hidden choices are revealed.
+    def closed_form(self) -> ClosedForm:
+        """Return each hidden choice with the Gaussian that is released given it: delta is then a sum of known deltas.
 
         By default from above what the kind is charged as, or costs without amplification, and from below what it
         attains.
@@ -679,7 +679,7 @@ class Mechanism:
         Raises:
             NotEvaluable: releases are not Gaussian.
         """
-        known, below = self.attained_mechanism(), NOTHING_REVEALED
+        known, below = self.attained_mechanism(), NOTHING_RELEASED
         try:
             other = self.charged_as()
         except TypeError:
@@ -713,7 +713,7 @@ class Mechanism:
             NotEvaluable: a round has no numerical law.
         """
         found = self.participation()
-        return found.hidden_factors(*found.mechanism.product_factors(), times)
+        return found.as_factors(*found.mechanism.product_factors(), times)
 
     def begun_factors(self, whole: Factor, rounds: Sequence[int]) -> Mapping[int, Factor]:
         """Return the sampled factor after each of some rounds; none if draws cannot be shared.
@@ -762,7 +762,7 @@ class Mechanism:
                 rest[other] = times
         if rest or precision:
             noise = 1 / min(precision**-0.5, 1e50) ** 2 if precision else 0.0
-            hidden.append(Participation(self, (0.0, 1.0), 1).hidden_factors(noise, rest))
+            hidden.append(Participation(self, (0.0, 1.0), 1).as_factors(noise, rest))
         uppers, lowers = zip(*dependent, *hidden, strict=True)
         upper = lower = SampledRun(uppers)
         if not all(map(operator.is_, uppers, lowers)):
@@ -985,15 +985,15 @@ class Participation:
     rounds: int
     rounding: float = 0.0
 
-    def hidden_factors(
+    def as_factors(
         self, precision: float, others: Mapping[Mechanism, int], times: int = 1
     ) -> tuple[HiddenRounds, HiddenRounds]:
-        """Return so many factors of X, for upper and for lower ends; one object if they are exact.
+        """Return the factor of X that these rounds make, for upper and for lower ends; one object if it is exact.
 
         Args:
             precision: of the Gaussian in a round, 1 / noise multiplier²; 0: none.
             others: the other factors of a round, with their numbers.
-            times: number of factors.
+            times: how often X has it.
 
         Raises:
             NotEvaluable: a round has no numerical law.
@@ -1118,9 +1118,9 @@ def outcomes_of(event: Mechanism) -> Outcomes:
 
 
 @lru_cache(maxsize=256)
-def closed_form_of(event: Mechanism) -> Revealed:
-    """Return the hidden choices of a mechanism, revealed; NotEvaluable: its releases are not Gaussian."""
-    return NOTHING_REVEALED if event.releases_nothing else event.closed_form()
+def closed_form_of(event: Mechanism) -> ClosedForm:
+    """Return the closed form of a mechanism, computed once; NotEvaluable: its releases are not Gaussian."""
+    return NOTHING_RELEASED if event.releases_nothing else event.closed_form()
 
 
 def log_moments(event: Mechanism, highest: int) -> Array:
@@ -1164,8 +1164,8 @@ def _float_above(exact: Fraction) -> float:
     return nearest if Fraction(str(nearest)) >= exact else math.nextafter(nearest, math.inf)
 
 
-def in_closed_form(event: Mechanism, hidden: bool = True) -> Revealed | None:
-    """Return the choices of a mechanism, revealed, if releases are Gaussian and in range; else None.
+def in_closed_form(event: Mechanism, hidden: bool = True) -> ClosedForm | None:
+    """Return the closed form of a mechanism, if its releases are Gaussian and in range; else None.
 
     Args:
         event: in normal form.
@@ -1228,7 +1228,7 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     except NotEvaluable as error:
         by_law, reason = Bounds(0.0, question.unknown, Origin(Method.NONE, (str(error),))), f" ({error})"
     narrow = by_law.lower >= 0.99 * by_law.upper < question.unknown
-    shown = _with_choices_revealed(event, question, known, narrow)
+    shown = _by_closed_form(event, question, known, narrow)
     upper, origin = by_law.upper, by_law.origin
     if shown.upper < upper:
         upper, origin = shown.upper, shown.origin
@@ -1260,7 +1260,7 @@ def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
     return found
 
 
-def _with_choices_revealed(event: Mechanism, question: Question, known: Revealed | None, narrow: bool) -> Bounds:
+def _by_closed_form(event: Mechanism, question: Question, known: ClosedForm | None, narrow: bool) -> Bounds:
     """Return both ends of the closed form, if it is ``known``, or the upper end without amplification.
 
     A ``narrow`` bracket needs only the closed form, and none where nothing is hidden.

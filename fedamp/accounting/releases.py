@@ -28,7 +28,7 @@ from fedamp.accounting.bounds import (
     check_sequence,
     check_weights,
 )
-from fedamp.accounting.law import Detail, Law, Revealed, normal_grid, one_of
+from fedamp.accounting.law import ClosedForm, Detail, Law, normal_grid, one_of
 from fedamp.accounting.mechanism import (
     Mechanism,
     MomentsOf,
@@ -87,10 +87,10 @@ class Gaussian(Release):
         """log E[X^a] = a (a - 1) / (2 s^2)."""
         return GaussianMoments(self)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Nothing is hidden: one choice, of signal-to-noise ratio 1 / s."""
         signal = np.full(1, self.largest_change**2 / self.noise_multiplier**2)
-        return Revealed(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
+        return ClosedForm(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
 
     def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         """Return a Gaussian factor: 1 / s^2 of repetitions adds up."""
@@ -383,10 +383,10 @@ class NotPrivate(Mechanism):
         """No output with the person in can occur without: X is infinite with P-mass 1."""
         return Law.from_points([0.0], [1.0], infinite=1.0, points=detail.points)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Return an infinite signal, with nothing hidden."""
         signal = np.full(1, np.inf)
-        return Revealed(signal, signal, np.ones(1), np.zeros(1))
+        return ClosedForm(signal, signal, np.ones(1), np.zeros(1))
 
     def under_substitution(self) -> Mechanism:
         return self
@@ -458,10 +458,10 @@ class GaussianMixture(Release):
     def moments(self) -> Moments:
         return GaussianMixtureMoments(self)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """The shift is the hidden choice: m_i^2 is the squared signal-to-noise ratio of each."""
         signal, chance = np.square(self.shifts), np.array(self.weights)
-        return Revealed(signal, signal, chance, np.log(chance), 4 * UNIT)
+        return ClosedForm(signal, signal, chance, np.log(chance), 4 * UNIT)
 
 
 class GaussianMixtureMoments(MomentsOf[GaussianMixture]):
@@ -625,9 +625,9 @@ class Compose(Product):
             known = map(attained_part, self.parts)
             return next((part for part in known if part.relation is not None), None)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """Signals of revealed choices add up."""
-        return reduce(Revealed.composed_with, [closed_form_of(part) for part in self.mechanisms])
+        return reduce(ClosedForm.composed_with, [closed_form_of(part) for part in self.mechanisms])
 
     def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         """Gaussian parts add up to one; equal others are counted."""
@@ -694,8 +694,8 @@ class Repeat(Product, OfOne):
     def unamplified(self) -> Mechanism:
         return Repeat(self.mechanism.unamplified(), self.times)
 
-    def closed_form(self) -> Revealed:
-        return combined_copies(closed_form_of(self.mechanism), self.times, Revealed.composed_with)
+    def closed_form(self) -> ClosedForm:
+        return combined_copies(closed_form_of(self.mechanism), self.times, ClosedForm.composed_with)
 
     def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         return self.mechanism.product_factors(times * self.times) if self.times else (0.0, {})
@@ -825,7 +825,7 @@ class RandomSelection(Mechanism):
         used, weights = self.used_mechanisms
         return Outcomes.mixture([outcomes_of(part) for part in used], weights)
 
-    def closed_form(self) -> Revealed:
+    def closed_form(self) -> ClosedForm:
         """The draw may be seen, so it takes no part in the weight of hidden choices."""
         return one_of([(closed_form_of(part), weight, 0.0) for part, weight in zip(*self.used_mechanisms, strict=True)])
 

@@ -454,8 +454,8 @@ class SampledRun:
     factors: "tuple[Factor, ...]"
 
     @cached_property
-    def hidden_factors(self) -> list[HiddenRounds]:
-        """The factors whose rounds are independent."""
+    def independent_factors(self) -> list[HiddenRounds]:
+        """The factors whose rounds have independent noise."""
         found = list[HiddenRounds]()
         for each in self.factors:
             if isinstance(each, HiddenRounds):
@@ -867,7 +867,7 @@ class RemoveProposal(Proposal):
     """
 
     def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0) -> None:
-        if coins and len(run.hidden_factors) < len(run.factors):
+        if coins and len(run.independent_factors) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are not independent")
         self.run, self.order, self.coins, self.drift = run, order, coins, drift
         self.parameters = order, coins, drift
@@ -884,9 +884,9 @@ class RemoveProposal(Proposal):
             self.relative += each.copies * tilted.relative
             self.variation += each.copies * (tilted.variation + coins * 1e-12)
         self.moment = Moment(order, self.log_moment - math.log(self._share))
-        for factor in run.hidden_factors if coins else ():
+        for factor in run.independent_factors if coins else ():
             self._coins.append(_Coins.with_best_odds(factor, coins))
-        for factor, coin in zip(run.hidden_factors, self._coins, strict=False):
+        for factor, coin in zip(run.independent_factors, self._coins, strict=False):
             law_rounding = 4 * coins * factor.rounds * factor.round.law_rounding
             self.relative += factor.copies * (law_rounding + 8 * coins * UNIT + 3 * coin.error)
         variance = 0.0
@@ -894,7 +894,7 @@ class RemoveProposal(Proposal):
             variance += each.copies * each.common_spread**2
         if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift):
             self.smoothing = math.sqrt(variance)
-        self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.hidden_factors)) if order < 2 else []
+        self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.independent_factors)) if order < 2 else []
         off = 0.0
         for each, _ in self._powers:
             off += each.copies * (each.ratio_rounding + 64 * UNIT)
@@ -1020,10 +1020,10 @@ class RemoveProposal(Proposal):
                     return look(low)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
         found = cheapest_pilot(zip(orders, map(look, map(partial(cls, run), orders)), strict=True))[1]
-        if found.spread < (_WIDE if len(run.hidden_factors) == len(run.factors) else _VERY_WIDE):
+        if found.spread < (_WIDE if len(run.independent_factors) == len(run.factors) else _VERY_WIDE):
             return found
         tried = [found]
-        if len(run.hidden_factors) < len(run.factors):
+        if len(run.independent_factors) < len(run.factors):
             for drift in _DRIFTS:
                 with suppress(NotEvaluable):  # with so much of it ratios leave the range of floating point
                     tried.append(look(cls(run, found.proposal.moment.order, 0, drift)))
@@ -1039,7 +1039,7 @@ class RemoveProposal(Proposal):
         """Return the order that would prove the least if moments were ``typical``."""
         least, chosen = math.inf, 2
         for order in range(2, _MOST_COINS):
-            typical = sum(each.copies * _Coins.with_best_odds(each, order).typical for each in run.hidden_factors)
+            typical = sum(each.copies * _Coins.with_best_odds(each, order).typical for each in run.independent_factors)
             if (found := rank(order, typical)) >= least:
                 break
             least, chosen = found, order
@@ -1063,7 +1063,7 @@ class RemoveProposal(Proposal):
     def infinite_loss_mass(run: SampledRun) -> float:
         """Return the P-mass at infinite ratios. Only rounds taken part in can meet one."""
         chances = list[tuple[float, int]]()
-        for each in run.hidden_factors:
+        for each in run.independent_factors:
             chances.append((each.round.infinite, each.copies * each.most_rounds))
         return chance_of_any(chances)
 
@@ -1080,12 +1080,12 @@ class AddProposal(Proposal):
     """
 
     def __init__(self, run: SampledRun, tilt: float) -> None:
-        if len(run.hidden_factors) < len(run.factors):
+        if len(run.independent_factors) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are drawn in the remove direction only")
         self.run, self.tilt, self.parameters = run, tilt, (tilt,)
         self.name = f"tilt {tilt:.3g}"
         self.log_moment = self.relative = self.variation = 0.0
-        for each in run.hidden_factors:
+        for each in run.independent_factors:
             exponent, rounds = tilt * each.expected_share, each.copies * each.rounds
             log_moment = rounds * each.round.log_moment(-exponent)
             on_each = rounds * each.round.table_rounding
@@ -1098,7 +1098,7 @@ class AddProposal(Proposal):
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Draw logs of a and b, for v = (1 - e^epsilon X)+ dQ/dR."""
         log_a, log_ratio = np.full(draws, self.log_moment), np.zeros(draws)
-        for factor in self.run.hidden_factors:
+        for factor in self.run.independent_factors:
             exponent, counts = self.tilt * factor.expected_share, np.full((draws, 1), factor.rounds, np.int32)
             for _ in range(factor.copies):
                 ratios, log_of_products = factor.round.draw(rng, np.array([-exponent]), counts)
@@ -1116,7 +1116,7 @@ class AddProposal(Proposal):
     @staticmethod
     def infinite_loss_mass(run: SampledRun) -> float:
         """Return the Q-mass at ratio 0, of any round."""
-        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.hidden_factors)
+        return chance_of_any((each.round.zero, each.copies * each.rounds) for each in run.independent_factors)
 
 
 class Block(Proposal):

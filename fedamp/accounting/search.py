@@ -490,10 +490,12 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         try:
-            if proposal is None or run.hidden_factors:
+            if proposal is None or run.independent_factors:
                 look = partial(pilot_at_delta, delta=spendable, draws=1024)
                 proposal = RemoveProposal.best_pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
-            if not run.hidden_factors:  # without drift; the best order changes slowly, and each has a table of its own
+            if (
+                not run.independent_factors
+            ):  # without drift; the best order changes slowly, and each has a table of its own
                 proposal = RemoveProposal(run, proposal.moment.order)
             pilots = pilots_of_columns(Block(proposal, parts[max(0, end - ahead) : end]), spendable)[::-1]
             needed = np.maximum.accumulate([_sweep_draws(each, log_term) for each in pilots])

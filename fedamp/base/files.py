@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import Any, ClassVar, Self
 
 from fedamp.base.reading import open_regular, read_regular
-from fedamp.base.record import Record
+from fedamp.base.record import OtherFormatError, Record
 from fedamp.errors import RunFolderError, UnwritableError
 
 LOCK = ".lock"
@@ -53,11 +53,11 @@ class FileRecord(Record):
             return record
         except RecursionError:
             reason: object = "nested too deeply"
+        except OtherFormatError as error:
+            told = f"{cls.kind} of another version of fedamp: {error}"
+            raise RunFolderError(f"{file}: {told}; expected: the version that wrote it (written_by)") from None
         except (OSError, ValueError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
-        if str(reason).startswith("format: Input should be 'fedamp "):
-            told = f"{cls.kind} of another version of fedamp: {reason}"
-            raise RunFolderError(f"{file}: {told}; expected: the version that wrote it (written_by)") from None
         raise RunFolderError(f"{file}: damaged {cls.kind}: {reason}") from None
 
     def write(self, file: Path) -> None:

@@ -16,6 +16,10 @@ Label = Annotated[str, Field(pattern=r"^\w[\w ,.()+-]{0,99}$")]
 """Name that people give a run or a task: letters of any language, and nothing that leads to another folder."""
 
 
+class OtherFormatError(ValueError):
+    """The ``format`` of a record is that of another version, or of no version."""
+
+
 class Record(BaseModel):
     """A JSON object whose keys and types are its fields.
 
@@ -32,12 +36,15 @@ class Record(BaseModel):
         """Read a record from JSON text; types are strict, so the text ``"1"`` is no number.
 
         Raises:
+            OtherFormatError: its ``format`` is another one.
             ValueError: one line that names the key, what is expected, and what was found.
         """
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
-            raise ValueError(one_line(error)) from None
+            first = error.errors(include_url=False)[0]
+            is_other = first["loc"] == ("format",) and first["type"] == "literal_error"
+            raise (OtherFormatError if is_other else ValueError)(one_line(error)) from None
 
     def content(self) -> dict[str, Any]:
         """Return the JSON object as Python values, its keys in the order of the fields."""

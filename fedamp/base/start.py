@@ -70,7 +70,7 @@ def leave_process(end: SystemExit) -> None:
 
 
 class Later:
-    """A module that is imported when one of its attributes is first asked for.
+    """A module that is imported when one of its attributes is first asked for; each attribute is asked for once.
 
     Args:
         name: the module's full name.
@@ -83,7 +83,9 @@ class Later:
         self.__name__ = name
 
     def __getattr__(self, key: str) -> Any:
-        return getattr(import_module(self.__name__), key)
+        found = getattr(import_module(self.__name__), key)
+        setattr(self, key, found)
+        return found
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:

@@ -1,6 +1,18 @@
 """The round loop: order, train, sum, release, write down; it stops before the budget is exceeded.
 
-:func:`rounds` is the place to begin to read fedamp: its five steps are a private round.
+:func:`rounds` is the place to begin to read fedamp: its five steps are a private round. Each is computed in a place:
+
+1. Order: :class:`fedamp.strategies.private.PrivateStrategy`; :mod:`fedamp.federation.check_in` draws the cohort, and
+   :mod:`fedamp.federation.submodels` the submodels.
+2. Train: :class:`fedamp.client.worker.TrainingNode`; :func:`fedamp.client.clipping.clip_and_sum` clips.
+3. Sum: :mod:`fedamp.strategies.aggregation` adds up the nodes' sums. No noise is in them.
+4. Release: :meth:`fedamp.strategies.pipeline.ReleasePipeline.release` asks the plan how much noise there must be
+   (:meth:`fedamp.federation.plan.Plan.noise_deviations`). :mod:`fedamp.noise` draws it and adds it, once, and
+   :mod:`fedamp.federation.optimizers` takes the step.
+5. Write down: :mod:`fedamp.server.journal`.
+
+A scenario's words about noise and sums are sections: :mod:`fedamp.federation.noise` and
+:mod:`fedamp.federation.aggregation`. :mod:`fedamp.federation.model_noise` only compares schemes before a run.
 
 The order of a round makes a crash harmless: the state after a round is checkpointed (nobody sees it), then entered in
 the ledger, and only then released (:mod:`fedamp.server.journal`). A simulated round with a known seed that is computed

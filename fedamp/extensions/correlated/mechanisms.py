@@ -57,7 +57,7 @@ class CorrelatedGaussian(Noise):
     norm: float
 
     @abstractmethod
-    def _left(self, state: State, name: str, deviation: float) -> Pair:
+    def _left(self, state: State, round_: int, name: str, deviation: float) -> Pair:
         """Compute r_t of an array.
 
         Raises:
@@ -65,7 +65,7 @@ class CorrelatedGaussian(Noise):
         """
 
     @abstractmethod
-    def _following(self, state: State, newest: Arrays64) -> State:
+    def _following(self, state: State, round_: int, newest: Arrays64) -> State:
         """Return the state after the noise n_t of a round."""
 
     def update(
@@ -90,14 +90,14 @@ class CorrelatedGaussian(Noise):
         whole: dict[str, Floats] = {}
         exact = {name: array.copy() for name, array in sums.items()}
         for name, array in sums.items():
-            grid, (left, below) = grid_of(deviations[name]), self._left(state, name, deviation_of[name])
+            grid, (left, below) = grid_of(deviations[name]), self._left(state, round_, name, deviation_of[name])
             (whole[name], rest), (whole_left, rest_left) = split(array, grid), split(left, grid)
             whole[name] -= whole_left
             np.multiply(rest - rest_left - below / grid, grid, out=array)
         add_noise(sums, deviations, hidden, seed, round_)
         for name, array in sums.items():
             array += whole[name] * grid_of(deviations[name])
-        return self._following(state, {name: array - exact[name] for name, array in sums.items()})
+        return self._following(state, round_, {name: array - exact[name] for name, array in sums.items()})
 
 
 class BandedGaussian(CorrelatedGaussian):
@@ -120,12 +120,12 @@ class BandedGaussian(CorrelatedGaussian):
             for back in range(1, len(self.coefficients) + 1)
         }
 
-    def _following(self, state: State, newest: Arrays64) -> State:
+    def _following(self, state: State, round_: int, newest: Arrays64) -> State:
         """Move each round's noise back by one, and forget the oldest."""
         first = state["1"] | newest
         return {"1": first} | {str(back + 1): state[str(back)] for back in range(1, len(self.coefficients))}
 
-    def _left(self, state: State, name: str, deviation: float) -> Pair:
+    def _left(self, state: State, round_: int, name: str, deviation: float) -> Pair:
         """Add up the noise of earlier rounds, weighted; exact up to 128 deviations, beyond it is refused."""
         left = np.zeros(state["1"][name].shape)
         for back, coefficient in enumerate(self.coefficients, 1):
@@ -159,7 +159,7 @@ class BufferedGaussian(CorrelatedGaussian):
         names = [f"{i}{rest}" for i in range(len(self.buffers)) for rest in ("", "-rest")]
         return {part: {name: np.zeros(array.shape) for name, array in parameters.items()} for part in names}
 
-    def _left(self, state: State, name: str, deviation: float) -> Pair:
+    def _left(self, state: State, round_: int, name: str, deviation: float) -> Pair:
         """Add up the buffers, weighted, as pairs of numbers."""
         left = (np.zeros(state["0"][name].shape),) * 2
         for i, (weight, _) in enumerate(self.buffers):
@@ -169,7 +169,7 @@ class BufferedGaussian(CorrelatedGaussian):
             left = _two_sum(_two_product(weight, buffer), left)
         return left
 
-    def _following(self, state: State, newest: Arrays64) -> State:
+    def _following(self, state: State, round_: int, newest: Arrays64) -> State:
         """Let each buffer decay, and add the newest noise to it."""
         following: State = {part: dict(arrays) for part, arrays in state.items()}
         for name, array in newest.items():

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedamp.base.arrays import Arrays, State, Sums
+from fedamp.base.arrays import Arrays, State
 from fedamp.extensions.correlated.check_in import MinSeparation
 from fedamp.extensions.correlated.mechanisms import Arrays64, CorrelatedGaussian, Pair, check_size
 from fedamp.extensions.correlated.section import check_exact
@@ -19,7 +19,7 @@ from fedamp.federation import facts
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.noise import Coefficients, NoiseScheme
-from fedamp.noise import Deviations, HiddenUniforms, Noise
+from fedamp.noise import Noise
 
 MOST_STEPS = 10**5  # of the search for the longest sum, check-ins times rounds: below a second
 
@@ -105,32 +105,31 @@ class TreeGaussian(CorrelatedGaussian):
     """
 
     def __init__(self, norm: float, rounds: int) -> None:
-        self.norm, self._levels, self._level = norm, rounds.bit_length(), 0
+        self.norm, self._levels = norm, rounds.bit_length()
 
     def init(self, parameters: Arrays) -> State:
         """Return the state before the first round: zeros, float64."""
         zeros = {name: np.zeros(array.shape) for name, array in parameters.items()}
         return {str(level): zeros for level in range(self._levels)}
 
-    def update(
-        self, sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, state: State, seed: int, round_: int
-    ) -> State:
-        """Add the noise of a round to its sums, in place; see :meth:`CorrelatedGaussian.update`."""
-        self._level = (round_ & -round_).bit_length() - 1
-        return super().update(sums, deviation_of, hidden, state, seed, round_)
-
-    def _left(self, state: State, name: str, deviation: float) -> Pair:
+    def _left(self, state: State, round_: int, name: str, deviation: float) -> Pair:
         """Add up the smaller nodes; exact as long as none of their sums is refused."""
         left = np.zeros(state["0"][name].shape)
-        for level in range(self._level):
+        for level in range(_level_of(round_)):
             left += state[str(level)][name]
             check_size(name, max(np.abs(left).max(), np.abs(state[str(level)][name]).max()), deviation)
         return left, np.zeros(left.shape)
 
-    def _following(self, state: State, newest: Arrays64) -> State:
+    def _following(self, state: State, round_: int, newest: Arrays64) -> State:
         """Put the new node in the place of the smaller ones."""
-        smaller, following = [str(level) for level in range(self._level)], {each: dict(state[each]) for each in state}
+        level, following = _level_of(round_), {each: dict(state[each]) for each in state}
+        smaller = [str(each) for each in range(level)]
         for name, array in newest.items():
-            following[str(self._level)][name] = array + sum(state[each][name] for each in smaller)
+            following[str(level)][name] = array + sum(state[each][name] for each in smaller)
             following |= {each: following[each] | {name: np.zeros(array.shape)} for each in smaller}
         return following
+
+
+def _level_of(round_: int) -> int:
+    """Return the level of the node that ends with a round: log2 of how many rounds it holds."""
+    return (round_ & -round_).bit_length() - 1
