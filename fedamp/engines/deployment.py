@@ -8,6 +8,7 @@ The server app puts :func:`guarded` around Flower's grid. The calls to the Super
 :class:`fedamp.engines.flower.SuperLink`; whether a reply is a possible answer is decided in :mod:`fedamp.engines.wire`.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -27,13 +28,15 @@ from fedamp.errors import FederationError
 THREADS = 4
 SHORTEST_CHUNK = 1 << 20  # bytes; Flower cuts an array in chunks of 5 MiB
 OVERHEAD = 1 << 10  # bytes of an object beside its body and the ids of its children
-LONGEST_AROUND = 1 << 16  # bytes of an object around the array
 ONCE = 5.0  # seconds for a look that no round waits for
 SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_EACH = 0.2, 5.0, 0.05  # seconds between two looks for replies; for each node
 LOOK = 5.0  # seconds between two looks for nodes that were started again
+EARLY, LATELY = 0.9, 4  # no look before this share of the shortest time of a node's last answers; how many answers
+SOONER = 0.7  # of the time of an answer that the first look finds: it may have been there for long
+SETTLE = 2.0  # seconds in which a node sends what is around its array
 
 
-@dataclass
+@dataclass(eq=False)
 class _SentOrder:
     """A message to a node, and the part of its reply that has arrived.
 
@@ -41,7 +44,10 @@ class _SentOrder:
         message: with the order, as the server made it.
         order: that the message holds; it decides the size of the reply.
         size: bytes of the reply.
-        sent: whether the SuperLink has the message.
+        sent: when the SuperLink has got the message; None: it has not.
+        due: before then, nobody looks for the reply. Both are on the monotonic clock.
+        looked: whether somebody has looked for it.
+        lately: in how many seconds the node has answered such orders, the latest last.
         arrival: ids of the reply's parts; None: nothing has come.
         chunks: ids of the parts of the reply's array, in order; empty: not read yet.
         parts: the chunks that have come, in order.
@@ -51,7 +57,10 @@ class _SentOrder:
     message: Message
     order: RoundOrder
     size: int  # bytes of the reply
-    sent: bool = False
+    sent: float | None = None
+    due: float = 0.0
+    looked: bool = False
+    lately: deque[float] = field(default_factory=deque)
     arrival: flower.ReplyArrival | None = None
     chunks: list[str] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
@@ -77,7 +86,7 @@ def _pause(waiting: list[_SentOrder], elapsed: float) -> float:
     one at most, and a reply waits for an eighth of the round's time at most, unless there are many nodes.
 
     Args:
-        waiting: orders without a reply.
+        waiting: orders whose replies are looked for.
         elapsed: seconds since they were sent.
     """
     if any(order.arrival is not None for order in waiting):  # the rest of a reply is on its way
@@ -104,13 +113,17 @@ class DeploymentGrid:
     def __init__(self, grid: Grid) -> None:
         self._grid, self._superlink = grid, flower.SuperLink(grid)
         self._pings: dict[int, _SentOrder] = {}
+        # By node and bytes of the reply, which tell apart the exchanges of a protocol.
+        self._lately: defaultdict[tuple[int, int], deque[float]] = defaultdict(lambda: deque(maxlen=LATELY))
+        self._forgetting = ThreadPoolExecutor(1)
 
     def __getattr__(self, name: str) -> Any:
         """Take everything else from Flower's grid."""
         return getattr(self._grid, name)
 
     def close(self) -> None:
-        """Disconnect from the SuperLink."""
+        """Disconnect from the SuperLink, once it has deleted all replies."""
+        self._forgetting.shutdown()
         self._superlink.close()
 
     def get_node_ids(self) -> list[int]:
@@ -166,18 +179,23 @@ class DeploymentGrid:
         began = monotonic()
         deadline = began + (86_400 if timeout is None else timeout)
         orders = [self._order(message) for message in messages]
+        for order in orders:
+            order.lately = self._lately[order.message.metadata.dst_node_id, order.size]
         running: dict[int, Future[None]] = {}
         since, looked = self._since(deadline), began
         self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
             while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
+                ready = [number for number in waiting if orders[number].due <= monotonic()]
                 with suppress(ValueError, TimeoutError):
-                    self._superlink.arrival(None, deadline)
-                for number in waiting:
+                    if ready:
+                        self._superlink.arrival(None, deadline)
+                for number in ready:
                     if number not in running:
                         running[number] = pool.submit(self._advance, orders[number], deadline)
-                until = min(monotonic() + _pause([orders[n] for n in waiting], monotonic() - began), deadline)
+                pause = _pause([orders[n] for n in ready], monotonic() - began) if ready else LONGEST_PAUSE
+                until = min(monotonic() + pause, deadline, *(orders[n].due for n in waiting if not ready))
                 wait(running.values(), timeout=until - monotonic())
                 for number in [number for number, future in running.items() if future.done()]:
                     running.pop(number).result()
@@ -218,17 +236,18 @@ class DeploymentGrid:
         """Prepare to send a message, and raise the length that an object of a reply may have."""
         order = RoundOrder.of(message.content)
         size = order.answer_size
-        self._superlink.longest = max(self._superlink.longest, size + OVERHEAD, LONGEST_AROUND)
+        self._superlink.longest = max(self._superlink.longest, size + OVERHEAD)
         return _SentOrder(message, order, size)
 
     def _advance(self, order: _SentOrder, deadline: float) -> None:
         """Send a message, or take what is there of its reply, without waiting for the node."""
         try:
-            if order.sent:
+            if order.sent is not None:
                 order.reply = self._reply(order, deadline)
             else:
                 self._send(order, deadline)
-                order.sent = True
+                order.sent = monotonic()
+                order.due = order.sent + EARLY * min(order.lately, default=0.0)
         except TimeoutError:
             return
         except FederationError:
@@ -236,8 +255,14 @@ class DeploymentGrid:
         except Exception as error:  # whatever it is, it stops no round
             order.reply = failed(order.message, error)
         if order.reply is not None and order.arrival is not None:
-            with suppress(ValueError, TimeoutError):
-                self._superlink.forget(order.arrival.message_id, deadline)
+            self._forgetting.submit(self._forget, order.arrival.message_id, monotonic() + SETTLE)
+
+    def _forget(self, message_id: str, settled: float) -> None:
+        """Delete a reply when its node has sent all of it: else the node would say that it could not send it."""
+        sleep(max(0.0, settled - monotonic()))
+        with suppress(ValueError, TimeoutError, FederationError):
+            if not self._superlink.trouble:  # else the end of this process would wait for each of them
+                self._superlink.forget(message_id, monotonic() + ONCE)
 
     def _send(self, order: _SentOrder, deadline: float) -> None:
         """Send the sealed order in a message of its own, and give its id to the server's message."""
@@ -248,15 +273,17 @@ class DeploymentGrid:
 
     def _reply(self, order: _SentOrder, deadline: float) -> Message | None:
         """Return the reply once all of it is there; else None. An answer of another form raises ValueError."""
-        superlink = self._superlink
-        order.arrival = arrival = order.arrival or superlink.arrival(order.message, deadline)
-        if arrival is None or not (arrival.error or self._is_complete(order, arrival, deadline)):
+        if order.arrival is None:
+            order.arrival = self._superlink.arrival(order.message, deadline)
+            if order.arrival is not None and order.sent is not None:
+                order.lately.append((monotonic() - order.sent) * (1.0 if order.looked else SOONER))
+            order.looked = True
+        if (arrival := order.arrival) is None:
             return None
-        for name in arrival.around:  # not read; but a reply that is forgotten before it is all there fails at its node
-            if superlink.object(name, LONGEST_AROUND, deadline) is None:
-                return None
         if arrival.error is not None:
             return arrival.error
+        if not self._is_complete(order, arrival, deadline):
+            return None
         content = RoundAnswer.opened(b"".join(order.parts), order.order).content(order.order)
         return Message(content, reply_to=order.message)
 

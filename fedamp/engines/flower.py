@@ -266,21 +266,19 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class ReplyArrival:
-    """The ids of what has arrived in reply to a message: an error, or an array in pieces with the objects around it.
+    """The ids of what has arrived in reply to a message: an error, or an array in pieces.
 
     Attributes:
         message_id: of the reply.
         error: Flower's error reply; None: there is an array.
         array: id of the array's object.
         chunks: ids of its pieces, without order.
-        around: ids of the message and the records that hold the array.
     """
 
     message_id: str
     error: Message | None = None
     array: str = ""
     chunks: frozenset[str] = frozenset()
-    around: tuple[str, ...] = ()
 
 
 class SuperLink:
@@ -358,15 +356,13 @@ class SuperLink:
                 # This header's sender is known to the SuperLink; within the message it is the node's to choose.
                 lost = data.src_node_id == SERVER_NODE
                 error = error_reply(order, header.error.code, reason, lost)
-                return ReplyArrival(data.message_id, error, around=(tree.object_id,))
-            around = []
+                return ReplyArrival(data.message_id, error)
             for _ in range(3):  # message, records, record
                 if len(tree.children) != 1:
                     raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
-                around.append(tree.object_id)
                 [tree] = tree.children
             chunks = frozenset(part.object_id for part in tree.children)
-            return ReplyArrival(data.message_id, None, tree.object_id, chunks, tuple(around))
+            return ReplyArrival(data.message_id, None, tree.object_id, chunks)
         return None
 
     def object(self, object_id: str, longest: int, deadline: float) -> tuple[list[str], bytes] | None:

@@ -5,6 +5,7 @@ import re
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as futures_wait
 from contextlib import closing
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedamp.engines.wire import RoundAnswer, RoundOrder, padded, rows
 from fedamp.errors import FederationError
 from tests.engines.superlink import Node, Object, above, sent, superlink
 from tests.orders import answer_in, order_in
+from tests.tools import wait
 
 UNITS = 10
 DEADLINE = 100_000.0  # seconds, which nobody waits
@@ -29,6 +31,11 @@ def running():
         nodes = [Node(link, name) for name in ("north", "south")]
         with closing(DeploymentGrid(link.grid())) as grid:
             yield link, nodes, grid
+
+
+def settle(grid: DeploymentGrid) -> None:
+    """Wait until the replies of earlier tests are deleted, before a test changes what time it is."""
+    grid._forgetting.submit(lambda: None).result()
 
 
 def order_to(node: Node, numbers: int = SMALL) -> Message:
@@ -144,6 +151,8 @@ def test_an_array_that_repeats_a_chunk_takes_no_memory(running):
 def test_parts_that_do_not_come_hold_nobody_and_are_late_at_the_deadline(running, monkeypatch):
     """The deadline passes as soon as the honest node's reply has been taken."""
     superlink, passed = running[2]._superlink, []
+    settle(running[2])
+    monkeypatch.setattr("fedamp.engines.deployment.SETTLE", 0.0)
     forget = superlink.forget
     monkeypatch.setattr(superlink, "forget", lambda *which: passed.append(DEADLINE) or forget(*which))
     monkeypatch.setattr("fedamp.engines.deployment.monotonic", lambda: time.monotonic() + sum(passed))
@@ -179,17 +188,18 @@ def test_parts_that_come_within_the_deadline_are_in_time(running):
 
 
 def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
-    """What is around the array comes last, as real nodes send it."""
-    taken = []
+    """What is around the array comes last, as real nodes send it. Nobody waits for it, and nothing is left of it."""
+    node, taken, names = running[1][1], [], []
 
     def slowly(node, received, order):
-        missing = node.push(received, sent(honest(order, 3.0)), kept_back=3, root_last=True)
-        time.sleep(1)
-        taken.extend(node.push_objects(missing))
+        missing = node.push(received, reply := sent(honest(order, 3.0)), kept_back=3, root_last=True)
+        names.extend(each.name for each in reply.all())
+        taken.append(missing)
 
     replies = play(running, slowly)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
-    assert taken == [True] * 3
+    assert node.push_objects(taken.pop()) == [True] * 3
+    wait(lambda: not any(name in node.state.object_store for name in names), 20, "the reply to be deleted")
 
 
 def test_an_error_of_a_node_is_told_and_cut(running):
@@ -289,6 +299,7 @@ def test_a_busy_machine_is_called_busy_and_waited_for_longer(monkeypatch, caplog
 def test_many_nodes_are_not_asked_for_as_often_as_few(running, monkeypatch):
     """Each look for a reply costs the SuperLink 10 ms of a processor: one a second took all of it at 100 nodes."""
     _, nodes, grid = running
+    settle(grid)
     slept, looks = [], []
     monkeypatch.setattr("fedamp.engines.deployment.sleep", slept.append)
     monkeypatch.setattr("fedamp.engines.deployment.monotonic", lambda: time.monotonic() + sum(slept))
@@ -299,6 +310,36 @@ def test_many_nodes_are_not_asked_for_as_often_as_few(running, monkeypatch):
         looks.clear()
         assert grid.send_and_receive([order_to(nodes[0])] * count, timeout=20.0) == []
         assert len(looks) <= most * (count + 1)
+
+
+def test_a_node_is_not_asked_before_it_can_have_answered(running, monkeypatch):
+    """The first round looks all the time; later ones begin shortly before the shortest of the last times."""
+    _, [node, _], grid = running
+    settle(grid)
+    slept, looks = [], []
+    monkeypatch.setattr("fedamp.engines.deployment.sleep", slept.append)
+    monkeypatch.setattr("fedamp.engines.deployment.monotonic", lambda: sum(slept))
+    monkeypatch.setattr("fedamp.engines.deployment.wait", lambda futures, timeout: futures_wait(futures))
+    monkeypatch.setattr(grid, "_forget", lambda *_: None)
+    monkeypatch.setattr(grid._superlink, "push", lambda *_: "an id")
+    monkeypatch.setattr(grid._superlink, "nodes", lambda *_: [])
+
+    def looks_of_a_round(seconds: float) -> int:
+        def arrival(order, deadline):
+            looks.append(order)
+            there = order is not None and sum(slept) >= seconds
+            return flower.ReplyArrival("its id", flower.error_reply(order, 2, "no records")) if there else None
+
+        looks.clear()
+        slept.clear()
+        monkeypatch.setattr(grid._superlink, "arrival", arrival)
+        assert grid.send_and_receive([order_to(node, 7)], timeout=100.0)
+        return sum(order is not None for order in looks)
+
+    assert [looks_of_a_round(seconds) for seconds in (10.0, 10.0, 10.0)] == [24, 2, 2]
+    assert looks_of_a_round(1.0) == 1  # it has answered long ago
+    assert looks_of_a_round(1.0) == 1
+    assert [looks_of_a_round(1.0) for _ in range(9)][-1] in (2, 3)
 
 
 def test_a_run_that_was_stopped_ends_with_a_line():
