@@ -32,6 +32,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
@@ -44,7 +45,8 @@ from fedamp.errors import DeploymentError
 
 FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
 PAUSE = 5.0  # seconds before a process is started again
-TASK_LOOK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}  # seconds until a message's process is asked for; Flower: 1
+TASK_LOOK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a message's process is asked for; Flower: 1
+TASK_WAIT = 2.0  # seconds for which the SuperNode keeps such a request, until a message comes
 LARGEST_SKEW = timedelta(seconds=3)  # of two clocks that tell the same time; dates are in whole seconds
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # A pool of threads that is there when a process forks is broken in the fork.
@@ -201,7 +203,9 @@ def supernode(arguments: Sequence[str]) -> None:
     from flwr.supernode.cli import flower_supernode
 
     if _flower_version().startswith(FLOWER):
-        sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
+        waits = sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
+        handlers: Any = import_module("flwr.supernode.servicer.runtime.runtime_handlers")
+        handlers.acquire_task = waits.kept_until_a_message(handlers.acquire_task)
     log_as_json("flwr", "fedamp")
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
@@ -254,12 +258,31 @@ class Waits:
     LEAST = 0.1  # seconds
 
     def __init__(self) -> None:
-        self._asked, self._began = 0.0, 0.0
+        self._asked, self._began, self._looked = 0.0, 0.0, Event()
+
+    def kept_until_a_message(self, acquire: Callable[..., Any]) -> Callable[..., Any]:
+        """Have Flower's task starter wait for a message within its request, in place of asking again and again.
+
+        Each request takes a hundredth of a second of a processor. Flower's loop waits after each of its looks for a
+        message, and while it waits for the reply.
+
+        Args:
+            acquire: the SuperNode's answer to the request.
+        """
+
+        def kept(*request: Any) -> Any:
+            until = monotonic() + TASK_WAIT
+            while not (answer := acquire(*request)).token and self._looked.wait(max(0.0, until - monotonic())):
+                self._looked.clear()
+            return answer
+
+        return kept
 
     def sleep(self, seconds: float) -> None:
         """Wait once in a row of equal waits; another number of seconds begins a new row."""
         if seconds != self._asked:
             self._asked, self._began = seconds, monotonic()
+        self._looked.set()
         time.sleep(min(seconds, max(self.LEAST, (monotonic() - self._began) / 5)))
 
 

@@ -284,7 +284,10 @@ class DeploymentGrid:
             return arrival.error
         if not self._is_complete(order, arrival, deadline):
             return None
-        content = RoundAnswer.opened(b"".join(order.parts), order.order).content(order.order)
+        data = b"".join(order.parts)
+        if not arrival.array:
+            data = data[-order.size :]  # a record's names and types come first
+        content = RoundAnswer.opened(data, order.order).content(order.order)
         return Message(content, reply_to=order.message)
 
     def _is_complete(self, order: _SentOrder, arrival: flower.ReplyArrival, deadline: float) -> bool:
@@ -293,7 +296,9 @@ class DeploymentGrid:
         Raises:
             ValueError: it has more or longer parts than the asked bytes need, or other parts than it says.
         """
-        if not order.chunks:
+        if not arrival.array:
+            order.chunks = list(arrival.chunks)
+        elif not order.chunks:
             if len(arrival.chunks) > 1 + order.size // SHORTEST_CHUNK:
                 raise ValueError(f"its answer has {len(arrival.chunks)} parts")
             found = self._superlink.object(arrival.array, OVERHEAD + 100 * len(arrival.chunks), deadline)

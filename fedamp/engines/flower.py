@@ -266,13 +266,13 @@ def error_reply(message: Message, code: int, reason: str, lost: bool = False) ->
 
 @dataclass(frozen=True)
 class ReplyArrival:
-    """The ids of what has arrived in reply to a message: an error, or an array in pieces.
+    """The ids of what has arrived in reply to a message: an error, a record without arrays, or an array in pieces.
 
     Attributes:
         message_id: of the reply.
-        error: Flower's error reply; None: there is an array.
-        array: id of the array's object.
-        chunks: ids of its pieces, without order.
+        error: Flower's error reply; None: there is a record.
+        array: id of the array's object; empty: the record has no array.
+        chunks: ids of its pieces, without order; without an array, the id of the record.
     """
 
     message_id: str
@@ -357,7 +357,9 @@ class SuperLink:
                 lost = data.src_node_id == SERVER_NODE
                 error = error_reply(order, header.error.code, reason, lost)
                 return ReplyArrival(data.message_id, error)
-            for _ in range(3):  # message, records, record
+            for depth in range(3):  # message, records, record
+                if depth == 2 and not tree.children:
+                    return ReplyArrival(data.message_id, None, "", frozenset([tree.object_id]))
                 if len(tree.children) != 1:
                     raise ValueError("its answer is not one sealed record; expected: as fedamp.client.app answers")
                 [tree] = tree.children

@@ -43,6 +43,7 @@ LONGEST_TEXT = 300  # bytes of a node's error
 LARGEST = {"round": 10**7, "below": 10**8, "answer_bytes": 1 << 32, "cells": 1 << 24}
 """What a node's memory must allow of an order's numbers, by the name of the field."""
 _NONCE, _MAGIC = 16, b"fedamp\0\2"  # bytes; with the version of the layout
+_FEW = 1 << 20  # bytes that are one object of a message; more are cut in chunks
 _HEAD = 4096  # the described part of an order has a multiple of so many bytes
 _ORDER = struct.Struct("<QQ")  # bytes of the described part; rows
 _EXPECTED = "expected: as fedamp.client.app answers"
@@ -489,14 +490,21 @@ class RoundAnswer(UpdateCounts):
 
 
 def message_content(data: bytes) -> RecordDict:
-    """Make the content of a message with sealed bytes."""
+    """Make the content of a message with sealed bytes.
+
+    Each object of a message takes four requests on its way, so few bytes are in a record without arrays.
+    """
+    if len(data) <= _FEW:
+        return RecordDict({"sealed": ConfigRecord({"bytes": data})})
     return RecordDict({"sealed": ArrayRecord({"bytes": Array("uint8", (len(data),), "bytes", data)})})
 
 
 def sealed_bytes(content: RecordDict) -> bytes | None:
     """Return the sealed bytes of a message; None: it has none."""
     found = content.get("sealed")
-    return found["bytes"].data if isinstance(found, ArrayRecord) and set(found) == {"bytes"} else None
+    data = found.get("bytes") if isinstance(found, ArrayRecord | ConfigRecord) and set(found) == {"bytes"} else None
+    data = data.data if isinstance(data, Array) else data
+    return data if isinstance(data, bytes) else None
 
 
 def _seal_parts(parts: Iterable[Any]) -> bytes:

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -305,3 +307,27 @@ def test_a_wait_is_short_at_first_and_never_longer_than_flowers(monkeypatch):
     waited.clear()
     waits.sleep(3)
     assert waited == [waits.LEAST]
+
+
+def test_a_request_for_a_task_is_kept_until_a_message_comes(monkeypatch):
+    monkeypatch.setattr(node, "TASK_WAIT", 60.0)
+    waits, asked, tasks = node.Waits(), [], []
+
+    def acquire(*request):
+        asked.append(request)
+        return SimpleNamespace(token=tasks.pop() if tasks else "")
+
+    kept = waits.kept_until_a_message(acquire)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(kept, "request", "state")
+        wait(lambda: asked, what="the first look")
+        waits.sleep(0.01)  # none has come
+        wait(lambda: len(asked) == 2, what="the second look")
+        tasks.append("token")
+        waits.sleep(0.01)  # a message has come, and Flower's loop waits for its reply
+        assert answer.result().token == "token"
+    assert asked == [("request", "state")] * 3
+    tasks.append("at once")
+    assert kept().token == "at once"
+    monkeypatch.setattr(node, "TASK_WAIT", 0.0)
+    assert kept().token == ""

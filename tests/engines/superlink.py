@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2
@@ -53,8 +53,16 @@ def above(*below: Object) -> Object:
 
 
 def sent(data: bytes, chunk: int = 5 << 20) -> Object:
-    """What an honest node sends."""
+    """What an honest node sends: few bytes in a record, more in an array."""
+    if len(data) <= 1 << 20:
+        return in_record(data)
     return above(*(Object("ArrayChunk", body=data[start : start + chunk]) for start in range(0, len(data), chunk)))
+
+
+def in_record(data: bytes) -> Object:
+    """A message whose one record has these bytes, as Flower writes them."""
+    record = Object("ConfigRecord", body=ConfigRecord({"bytes": data}).deflate().partition(b"\0")[2])
+    return Object("Message", [Object("RecordDict", [record])], os.urandom(20))
 
 
 class Node:

@@ -110,8 +110,11 @@ WRONG = {
     "no objects": (lambda: Object("Message", body=b"\xff"), "not one sealed record"),
     "two records": (lambda: Object("Message", [Object("RecordDict", [tower(0), tower(0)])]), "not one sealed record"),
     "a tower": (lambda: Object("Message", [tower(80)]), "20 bytes; expected"),
-    "too short": (lambda: sent(os.urandom(900)), f"900 bytes; expected: {SIZE},"),
-    "too long": (lambda: sent(os.urandom(1300)), f"1300 bytes; expected: {SIZE},"),
+    "too short": (lambda: above(chunk(900)), f"900 bytes; expected: {SIZE},"),
+    "too long": (lambda: above(chunk(1300)), f"1300 bytes; expected: {SIZE},"),
+    "a short record": (lambda: sent(os.urandom(900)), f"916 bytes; expected: {SIZE},"),
+    "a long record": (lambda: sent(os.urandom(1300)), "not a message of this version"),
+    "a far too long record": (lambda: sent(os.urandom(SIZE + 1100)), "too long|longer than"),
     "far too long": (lambda: above(chunk(6 << 20)), "too long|longer than"),
     "no reply": (lambda: sent(os.urandom(SIZE)), "not a message of this version"),
     "many parts": (lambda: above(*(chunk(9) for _ in range(99))), "99 parts"),
@@ -192,13 +195,13 @@ def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
     node, taken, names = running[1][1], [], []
 
     def slowly(node, received, order):
-        missing = node.push(received, reply := sent(honest(order, 3.0)), kept_back=3, root_last=True)
+        missing = node.push(received, reply := sent(honest(order, 3.0)), kept_back=2, root_last=True)
         names.extend(each.name for each in reply.all())
         taken.append(missing)
 
     replies = play(running, slowly)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
-    assert node.push_objects(taken.pop()) == [True] * 3
+    assert node.push_objects(taken.pop()) == [True] * 2
     wait(lambda: not any(name in node.state.object_store for name in names), 20, "the reply to be deleted")
 
 
