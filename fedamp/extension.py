@@ -59,6 +59,9 @@ class Extension:
             with its field and its place.
         local_parameters: rules that keep parameters with their client, by the key of the task that asks for it; each a
             :class:`fedamp.client.worker.LocalParameters`.
+        server_rules: functions that change how the server steps, by the path of the key that asks for it; each takes
+            the scenario, the number of units and the optimizer, and returns a
+            :class:`fedamp.federation.optimizers.ServerOptimizer`.
         unit_vectors: functions that make what computes units' vectors in place of trained updates, by the key of the
             task that asks for it; each takes the task and the data set, and returns a
             :data:`fedamp.client.unit_vectors.UnitVectors`; or None: units train.
@@ -95,6 +98,7 @@ class Extension:
     model_libraries: Mapping[str, str] = field(default_factory=dict)
     task_keys: Mapping[str, str] = field(default_factory=dict)
     local_parameters: Mapping[str, str] = field(default_factory=dict)
+    server_rules: Mapping[str, str] = field(default_factory=dict)
     unit_vectors: Mapping[str, str] = field(default_factory=dict)
     exchanges: Mapping[str, str] = field(default_factory=dict)
     first_releases: Mapping[str, str] = field(default_factory=dict)

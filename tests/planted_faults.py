@@ -94,6 +94,13 @@ FAULTS = (
         ("client/test_training.py",),
     ),
     Fault(
+        "sign: control variates of the server push clients away",
+        "extensions/scaffold/variates.py",
+        "torch.from_numpy(-value)",
+        "torch.from_numpy(value)",
+        ("extensions/scaffold/test_scaffold.py",),
+    ),
+    Fault(
         "order: Adam corrects its second moment by the first one's decay",
         "client/training.py",
         "first, second = (1 - beta**self._steps for beta in betas)",

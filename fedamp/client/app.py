@@ -393,6 +393,8 @@ def sum_of_units(order: RoundOrder, train_one: Callable[[int], Mapping[str, Any]
     task, units = configuration.task_of(order.task), order.units
     if len(order.clips) != 1 or {order.extracted, *units["submodel"].tolist()} - {WHOLE}:
         raise DeploymentError("custom training trains whole models; expected: submodels: {scheme: none}")
+    if order.broadcast:
+        raise DeploymentError("the order has arrays beside the model, which custom training does not read")
     begin, report = time.monotonic(), TrainReport(dummies=order.dummies)
     sums = {name: np.zeros(array.shape) for name, array in order.arrays.items()}
     for client, seed in zip(units["id"].tolist(), units["seed"], strict=True):

@@ -186,6 +186,40 @@ def clip_and_sum(
     return ClippedSum({name: sums[name] for name in updates}, failed, ~failed & longer)
 
 
+def clipped_each(
+    updates: Mapping[str, Tensor],
+    parts: Sequence[Sequence[str]],
+    clips: Sequence[float],
+    normalised: bool = False,
+    by_layer: bool = False,
+) -> dict[str, Tensor]:
+    """Clip every unit's update as :func:`clip_and_sum` does, without quanta and without a sum.
+
+    It is for what stays with a unit; no guarantee rests on it.
+
+    Args:
+        updates, parts, clips, normalised, by_layer: as of :func:`clip_and_sum`.
+
+    Returns:
+        float32 [units, *shape] by parameter name; zeros for an update that is not finite.
+
+    >>> import torch
+    >>> clipped_each({"weight": torch.tensor([[3.0, 4.0]])}, [["weight"]], [1.0])["weight"].round(decimals=3).tolist()
+    [[0.6, 0.8]]
+    """
+    limits = torch.tensor(clips, dtype=torch.float64, device=next(iter(updates.values())).device)
+    if by_layer:
+        updates = _shortened_layers(updates, parts, limits, False)
+    _, norms = _norms_of(updates, parts, False)
+    scales = torch.where(torch.isfinite(norms).all(0), scales_of(norms, limits[:, None], normalised), 0.0).float()
+    found = {}
+    for part, scale in zip(parts, scales, strict=True):
+        for name in part:
+            each = scale.view(-1, *[1] * (updates[name].dim() - 1))
+            found[name] = torch.where(each == 0, 0.0, updates[name] * each)
+    return found
+
+
 @dataclass(frozen=True)
 class _PartScales:
     """The factors of a part's updates.

@@ -142,6 +142,7 @@ class StackTrainer:
         arguments: Sequence[Tensor] = (),
         own: Mapping[str, Tensor] = MappingProxyType({}),
         rate: float | Tensor | None = None,
+        corrections: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> TrainedStack:
         """Train every client of a stack from what is on the device; no value is read back.
 
@@ -149,6 +150,7 @@ class StackTrainer:
             start, seeds, arguments, own: as for :meth:`train`.
             batches: of the clients.
             rate: learning rate, also as a float64 tensor without axes; default: that of the trainer.
+            corrections: [clients, *shape] by parameter name, added to the gradients of each step; empty: nothing.
         """
         clients, rate = len(batches.counts), self.rate if rate is None else rate
         if self.descends and isinstance(self.stacked, FullyConnected):
@@ -159,8 +161,9 @@ class StackTrainer:
         if self.stacked is None and clients == 1:
             word = int(rng.client_words(seeds, "what the model draws", 1)[0, 0])
             with generators_from(word >> 1, is_gpu(self.device)):
-                return self._descend(self._alone, values, batches, arguments, rate)
-        return self._descend(self.stacked or for_all_clients(self.forward), values, batches, arguments, rate)
+                return self._descend(self._alone, values, batches, arguments, rate, corrections)
+        together = self.stacked or for_all_clients(self.forward)
+        return self._descend(together, values, batches, arguments, rate, corrections)
 
     def _descend(
         self,
@@ -169,6 +172,7 @@ class StackTrainer:
         batches: StackBatches,
         arguments: Sequence[Tensor],
         rate: float | Tensor,
+        corrections: Mapping[str, Tensor],
     ) -> TrainedStack:
         """Take steps down the mean loss of each batch, in every client's model at once.
 
@@ -178,6 +182,7 @@ class StackTrainer:
             batches: the records of each step.
             arguments: further arguments of the model, [clients, ...].
             rate: learning rate.
+            corrections: added to the gradients, by parameter name.
         """
         factor, scale = (1.0, rate.float()) if isinstance(rate, Tensor) else (rate, None)
         directions, proximal = OPTIMIZERS[self.config.optimizer](self.config), self.config.proximal
@@ -216,6 +221,8 @@ class StackTrainer:
                 gradients = _copies(gradients, torch.float32)
             if proximal:
                 gradients = list(torch._foreach_add(gradients, torch._foreach_sub(values, first), alpha=proximal))
+            if corrections:
+                gradients = list(torch._foreach_add(gradients, [corrections[name] for name in start]))
             if self.config.weight_decay:
                 gradients = list(torch._foreach_add(gradients, values, alpha=self.config.weight_decay))
             gradients = directions(gradients)
@@ -351,7 +358,7 @@ def is_plain(config: LocalTraining, steps: Literal[1] | None = None) -> bool:
         steps: 1: whether the first step is, which momentum does not change.
     """
     momentum = config.momentum if steps is None else 0.0
-    return config.optimizer == "sgd" and not (momentum or config.weight_decay or config.proximal)
+    return config.optimizer == "sgd" and not (momentum or config.proximal or config.moves_all)
 
 
 @contextmanager

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedamp import rng
+from fedamp.base.arrays import Arrays
 from fedamp.base.devices import is_gpu, total_memory
 from fedamp.client.capture import HeldBytes, RecordedPrograms, can_record
-from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers
+from fedamp.client.clipping import ClippedSum, TableRows, clip_and_sum, clip_numbers, clipped_each
 from fedamp.client.device_records import DeviceRecords
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.proofs import StackProof
@@ -36,7 +37,7 @@ from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.data import Dataset, PaddedRecords
 from fedamp.engines import flower
 from fedamp.engines.wire import SIDE_SUM, RoundAnswer, RoundOrder, Rows
-from fedamp.errors import DataError, fails_alone, one_line
+from fedamp.errors import DataError, DeploymentError, fails_alone, one_line
 from fedamp.federation.check_in import CANARY
 from fedamp.federation.losses import Loss, loss_of
 from fedamp.models.model import WHOLE
@@ -188,11 +189,33 @@ class NodeSum(ABC):
         report.reported.sort()
 
 
-class LocalParameters:
-    """Start values of the parameters that stay with their client (``Piece.local``): here, the received ones.
+@dataclass(frozen=True)
+class TrainedClients:
+    """What the clients of a stack have trained in a round, for what each of them keeps.
 
-    Extensions offer subclasses that keep what clients have trained, for the seam ``local_parameters``. Such parameters
-    are never clipped or sent, so they cost no privacy while they stay.
+    Attributes:
+        stack: of the clients.
+        counted: bool [slots], which slots hold no dummies.
+        round: from 1.
+        corrections: of their gradients, [slots, *shape] by name (:meth:`LocalParameters.corrections`).
+        own: gives the values of the parameters that stay with their client, [slots, *shape] by name, when called.
+        clipped: gives the clipped updates, [slots, *shape] by name, when called.
+    """
+
+    stack: ClientStack
+    counted: NDArray[np.bool_]
+    round: int
+    corrections: Mapping[str, Tensor]
+    own: Callable[[], dict[str, Tensor]]
+    clipped: Callable[[], dict[str, Tensor]]
+
+
+class LocalParameters:
+    """Numbers that stay with their client. Here nothing is kept: all start parameters are the received ones.
+
+    Extensions offer subclasses for the seam ``local_parameters``. They keep what clients have trained
+    (``Piece.local``), or correct their gradients. What a client keeps is never sent. It follows from the client's own
+    records and from what was released, and each update is clipped. So it costs no privacy while it stays.
 
     Args:
         task: of the run.
@@ -215,17 +238,23 @@ class LocalParameters:
         """
         return {name: start[name].repeat(len(stack.seeds), *[1] * start[name].dim()) for name in self.names}
 
-    def keep(
-        self, trained: Callable[[], dict[str, Tensor]], stack: ClientStack, counted: NDArray[np.bool_], round_: int
-    ) -> None:
-        """Keep the trained values after a round; here, nothing is kept.
+    def corrections(self, broadcast: Arrays, stack: ClientStack, round_: int) -> dict[str, Tensor]:
+        """Return what is added to the gradients of each step, float32 [slots, *shape] by name; empty: nothing.
 
         Args:
-            trained: gives the values [slots, *shape] by name, when it is called.
+            broadcast: what the server sends beside the model (:attr:`fedamp.engines.wire.RoundOrder.broadcast`).
             stack: of the clients.
-            counted: bool [slots], which slots hold no dummies.
             round_: from 1.
+
+        Raises:
+            DeploymentError: the server sends something, and nothing here reads it.
         """
+        if broadcast:
+            raise DeploymentError("the order has arrays beside the model, which this node does not read")
+        return {}
+
+    def keep(self, trained: TrainedClients) -> None:
+        """Keep what clients need in their next round; here, nothing is kept."""
 
     @classmethod
     def kept_in(
@@ -281,9 +310,10 @@ class _PieceTrainer:
         size = task.client.batch_size
         self.batch = None if size == "full" else size
         # What the CPU draws or keeps for each client is no part of a recorded program.
-        self._is_fixed = not (piece.local or piece.random) and type(piece).arguments is Piece.arguments
+        keeps = bool(piece.local) or task.client.is_extended
+        self._is_fixed = not (keeps or piece.random) and type(piece).arguments is Piece.arguments
         self.programs = RecordedPrograms()
-        self._row_inputs = partial(piece.row_inputs, decays=bool(task.client.weight_decay))
+        self._row_inputs = partial(piece.row_inputs, decays=task.client.moves_all)
         stacked, fixed = self._trainer.stacked, self.batch if task.client.steps else None
         least, step = (stacked.least, stacked.places) if stacked else (2, None)
         least = 1 if self._ghost else least
@@ -341,12 +371,14 @@ class _PieceTrainer:
         assert waiting.batches is not None
         batches, counted = waiting.batches.with_tensors(there[:-1]), there[-1]
         own = self.local.start(start, stack, round_numbers.round)
+        added = self.local.corrections(round_numbers.broadcast, stack, round_numbers.round)
+        added = {name: each.to(counted.device) for name, each in added.items()}
         arguments, tables = self._row_inputs(start, batches.inputs, stack.seeds)
-        trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables, round_numbers.rate)
+        trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables, round_numbers.rate, added)
         moved = trained.updates
-        after = partial(_moved, own, moved)
-        self.local.keep(after, stack, waiting.counted, round_numbers.round)
-        updates = piece.owned(moved, stack.seeds)
+        after, updates = partial(_moved, own, moved), piece.owned(moved, stack.seeds)
+        clipped = partial(clipped_each, updates, parts, clips, task.normalised, task.by_layer)
+        self.local.keep(TrainedClients(stack, waiting.counted, round_numbers.round, added, after, clipped))
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
         options = (
             task.linf_coordinates,
@@ -465,12 +497,14 @@ class _RoundNumbers:
         clips: clipping norm of all parameters; or of the shared and of the split part.
         rate: learning rate; on a GPU a float64 tensor without axes, so that it may change between replays.
         numbers: result of :func:`fedamp.client.clipping.clip_numbers`, on a GPU.
+        broadcast: what the server sends beside the model, by name.
     """
 
     round: int
     clips: Sequence[float]
     rate: float | Tensor
     numbers: Tensor | None = None
+    broadcast: Arrays = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -589,7 +623,7 @@ class TrainingNode:
             start = {name: value.to(self.device) for name, value in submodel.start.items()}
             there = [each.to(self.device) for each in stack.tensors]
             rate = torch.zeros((), dtype=torch.float64, device=self.device)
-            numbers_there = _RoundNumbers(order.round, order.clips, rate, numbers.to(self.device))
+            numbers_there = _RoundNumbers(order.round, order.clips, rate, numbers.to(self.device), order.broadcast)
             submodel.trainer.train(start, stack, there, numbers_there)
         return held.most
 
@@ -625,7 +659,8 @@ class TrainingNode:
         Yields:
             A stack, its tensors on the device, and the numbers of the round.
         """
-        numbers = _RoundNumbers(order.round, order.clips, self.task.client.learning_rate_in(order.round))
+        rate = self.task.client.learning_rate_in(order.round)
+        numbers = _RoundNumbers(order.round, order.clips, rate, broadcast=order.broadcast)
         while wave := self._next_wave(source, waiting, report):
             numbers, sent = self._send_wave(wave, numbers, waiting, report)
             while sent:

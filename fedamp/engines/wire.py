@@ -38,6 +38,7 @@ counts. Dummies do not: they train as the others do, so that nobody sees from ou
 """
 NO_UNIT = -1
 SIDE_SUM = ".side"  # beside the arrays of a model in a sum: no parameter has such a name
+BROADCAST = ".broadcast/"  # before names of what is sent beside the model: no parameter has such a name
 NO_SECRET = 32 * "0"  # as long as a node's
 LONGEST_TEXT = 300  # bytes of a node's error
 LARGEST = {"round": 10**7, "below": 10**8, "answer_bytes": 1 << 32, "cells": 1 << 24}
@@ -167,6 +168,7 @@ class RoundOrder:
         answer_bytes: length of that protocol's answer; 0: a sum is asked.
         cells: numbers of a side sum (:class:`fedamp.federation.side_sums.SideSum`); 0: none is asked.
         trains: whether the units train; False: only a side sum is asked.
+        broadcast: arrays that local training reads beside the model, by name; the answer has none of them.
         following: rows of the next round, which a simulated node may draw ahead; sealed bytes never have them.
 
     Raises:
@@ -188,6 +190,7 @@ class RoundOrder:
     answer_bytes: int = 0
     cells: int = 0
     trains: bool = True
+    broadcast: Arrays = field(default_factory=dict)
     following: Rows = field(default_factory=lambda: np.zeros(0, UNIT))
 
     def __post_init__(self) -> None:
@@ -230,7 +233,7 @@ class RoundOrder:
         told = repr([self.task, self.round, self.clips, self.extracted, self.frozen, sorted(self.config.items())])
         told += f" {self.cells} {self.trains}"
         found = sha256(told.encode() + self.rows.tobytes())
-        for name, array in sorted(self.arrays.items()):
+        for name, array in sorted(self._sent.items()):
             found.update(f"{name} {array.dtype.str} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
         return found.digest()
@@ -248,11 +251,11 @@ class RoundOrder:
         told = ConfigRecord({"head": self._head()})
         if len(self.following):
             told["following"] = self.following.tobytes()
-        return RecordDict({"order": told, "arrays": flower.to_record(self.arrays)})
+        return RecordDict({"order": told, "arrays": flower.to_record(self._sent)})
 
     def sealed(self) -> bytes:
         """Write the order as sealed bytes, for the node of a deployment."""
-        return _seal_parts([self._head(), *(np.ascontiguousarray(array).data for array in self.arrays.values())])
+        return _seal_parts([self._head(), *(np.ascontiguousarray(array).data for array in self._sent.values())])
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
@@ -275,11 +278,16 @@ class RoundOrder:
                 f"the message cannot be read ({error}); expected: one of a server with the same version of fedamp"
             ) from None
 
+    @property
+    def _sent(self) -> Arrays:
+        """All arrays of the message: those of the model, and those that are broadcast beside it."""
+        return {**self.arrays, **{BROADCAST + name: array for name, array in self.broadcast.items()}}
+
     def _head(self) -> bytes:
         """Write all but the arrays: two lengths, the described part filled up to a multiple of 4096 bytes, the rows."""
         told: dict[str, Any] = {key: getattr(self, name) for name, key in _TOLD.items()}
         told |= {"clips": list(self.clips), "frozen": list(self.frozen)}
-        told["arrays"] = [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self.arrays.items()]
+        told["arrays"] = [f"{a.dtype.str} {','.join(map(str, a.shape))} {name}" for name, a in self._sent.items()]
         told |= {f"config/{key}": value for key, value in self.config.items()}
         told |= {f"exchange/{key}": value for key, value in self.exchange.items()}
         described = ConfigRecord(told).deflate()
@@ -309,6 +317,8 @@ class RoundOrder:
         )
         given = {name: told[key] for name, key in _TOLD.items()}
         given |= {"clips": tuple(told["clips"]), "frozen": tuple(told["frozen"])}
+        given["broadcast"] = {name.removeprefix(BROADCAST): arrays[name] for name in arrays if BROADCAST in name}
+        arrays = {name: array for name, array in arrays.items() if BROADCAST not in name}
         return cls(**given, rows=units, arrays=arrays, config=config, exchange=exchange)
 
     @cached_property

@@ -4,15 +4,19 @@ How it is computed is in :mod:`fedamp.client.training`. A plan reads :attr:`Loca
 auto``. The section is part of what clients are told (:class:`fedamp.client.task.ClientTask`).
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from fedamp.base.section import Count, NotNegative, Positive, Section, Steps, at, check_steps, removed
+from fedamp.extension import keys
+from fedamp.federation.added_keys import extend
 
 DEPLOYED_RECORDS = 10_000  # of a client on a deployment's node; nobody else's records or clock follow from more
 
 
+@partial(extend, path="client")
 class LocalTraining(Section):
     """Local training: ``steps`` gradient steps, or ``epochs`` passes over the client's records.
 
@@ -65,6 +69,16 @@ class LocalTraining(Section):
     def learning_rate_in(self, round_: int) -> float:
         """Return the learning rate of a round, from 1."""
         return at(self.learning_rates, round_)
+
+    @property
+    def is_extended(self) -> bool:
+        """Say whether it has a key of an extension, which may change any step."""
+        return any(getattr(self, key.removeprefix("client.")) for key in keys("sections") if key.startswith("client."))
+
+    @property
+    def moves_all(self) -> bool:
+        """Say whether a step may move parameters of which no record has a gradient."""
+        return self.weight_decay > 0 or self.is_extended
 
     @property
     def largest_drift(self) -> float:

@@ -45,9 +45,11 @@ class ServerOptimizer(ABC):
         scheme: its name in ``server.optimizer``.
         keeps: facts about the step that it keeps (without momentum).
         learning_rate: the factor of the mean update, if there is no state.
+        broadcast: the kind of its state that clients get beside the model; empty: none. It follows from noisy sums.
     """
 
     scheme: ClassVar[str]
+    broadcast: ClassVar[str] = ""
     keeps: ClassVar[frozenset[ScenarioFact]] = frozenset()
     learning_rate: float
 

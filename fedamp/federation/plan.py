@@ -30,7 +30,7 @@ from fedamp.accounting.arithmetic import delta_left
 from fedamp.base import ids
 from fedamp.base.section import MOST_UNITS
 from fedamp.errors import ScenarioError
-from fedamp.extension import keys
+from fedamp.extension import all_offered, keys
 from fedamp.federation import model_noise
 from fedamp.federation.charge import Charge
 from fedamp.federation.check_in import Attendance, CheckIn
@@ -39,6 +39,7 @@ from fedamp.federation.first_releases import asked_releases
 from fedamp.federation.kept_answers import ANEW, Answers
 from fedamp.federation.norms import ClippingRule, clipping_of
 from fedamp.federation.optimizers import ServerOptimizer
+from fedamp.federation.refusals import value_at
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideSum, side_sum_of
 from fedamp.federation.submodels import Part, SubmodelScheme
@@ -238,7 +239,10 @@ class Plan:
     @cached_property
     def optimizer(self) -> ServerOptimizer:
         """Optimizer by which the server applies the noisy mean update."""
-        return self.scenario.server.rule()
+        rule = self.scenario.server.rule()
+        for key, changed in all_offered("server_rules"):
+            rule = changed(self.scenario, self.units, rule) if value_at(self.scenario, key) else rule
+        return rule
 
     @property
     def is_private(self) -> bool:

@@ -434,7 +434,7 @@ def _why_one_by_one(inputs: RunInputs) -> str:
     if piece.random:
         return "the model draws random numbers, for each client from its own stream"
     slots = task.stack.slots(2, inputs.plan.units)
-    row_inputs = partial(piece.row_inputs, start, decays=bool(task.client.weight_decay))
+    row_inputs = partial(piece.row_inputs, start, decays=task.client.moves_all)
     with arithmetic(task.client.precision, trainer.device):
         while True:
             like = PaddedRecords(*made_up(inputs.test, slots, 2), np.zeros(slots, np.int64))

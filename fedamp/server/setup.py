@@ -359,7 +359,7 @@ def _stack_size(plan: Plan, task: ClientTask, piece: Piece) -> tuple[StackSize, 
     trained, half = piece.module, power_above(math.ceil(plan.expected_cohort / 2))
     per_record = kept_per_record(trained, task.input_shape, input_type(task.model)) + math.prod(task.input_shape)
     parameters = sum(parameter.numel() for parameter in trained.parameters())
-    for name in piece.tables if not task.client.weight_decay else ():  # a record touches as many rows as tokens
+    for name in piece.tables if not task.client.moves_all else ():  # a record touches as many rows as tokens
         rows, numbers = trained.get_parameter(name).shape
         parameters -= rows * numbers
         per_record += math.prod(task.input_shape) * numbers

@@ -336,6 +336,7 @@ class PrivateStrategy(Strategy):
             arrays = self.pipeline.pieces(extracted, round_).extract(arrays)
         frozen = tuple(name for name in self.state.parameters if name not in self.pipeline.model.shapes)
         clips = tuple(self.pipeline.clips(self.state))
+        told["broadcast"] = self.state.moments.get(self.plan.optimizer.broadcast, {})
         return RoundOrder(self._task_json, round_, clips, units, arrays, extracted, frozen, **told)
 
     def configure_evaluate(

@@ -25,6 +25,7 @@ MIXING = "mixing={width: 0.1}"
 REHEARSAL = ("privacy={clip: 0.1, noise_multiplier: 1, noise_cohort: 900}", "known_seed=true")
 CANARIES = "privacy={clip: 0.1, noise_multiplier: 1, canaries: 9}"
 EXTERNAL = ("data={name: external, clients: 60}", "model={name: external}")
+SCAFFOLD = "client.scaffold=true"
 LOCAL = "model={name: mlp, local: [output]}"
 MEANS = "data.transform=[{name: standardise, mean: private, range: [0, 1], noise_multiplier: 20}]"
 
@@ -160,6 +161,15 @@ BROKEN: list[tuple[ScenarioFact, str, str, tuple[str, ...]]] = [
     (facts.TRAINED_HERE, "model.local", "data.name", (EXTERNAL[0], "model={name: external, local: [output]}")),
     (facts.SIMULATED, "model.local", "federation.hosts", (LOCAL, "federation.hosts=trusted")),
     (facts.ONE_MACHINE, "model.local", "engine.address", (LOCAL, "engine={kind: ray, address: auto}")),
+    (facts.UNIT_IS_CLIENT, "client.scaffold", "privacy.unit", ("client={scaffold: true}", "privacy.unit=sample")),
+    (facts.WHOLE_MODEL, "client.scaffold", "submodels", (SCAFFOLD, "submodels={scheme: disjoint, count: 2}")),
+    (facts.GLOBAL_MODEL, "client.scaffold", "model.local", (SCAFFOLD, LOCAL)),
+    (facts.TRAINED_HERE, "client.scaffold", "data.name", (SCAFFOLD, *EXTERNAL)),
+    (facts.SIMULATED, "client.scaffold", "federation.hosts", (SCAFFOLD, "federation.hosts=trusted")),
+    (facts.ONE_MACHINE, "client.scaffold", "engine.address", (SCAFFOLD, "engine={kind: ray, address: auto}")),
+    (facts.SERVER_ADDS_NOISE, "client.scaffold", "aggregation", (SCAFFOLD, SECURE)),
+    (facts.NOISE_INDEPENDENT, "client.scaffold", "privacy.noise", (SCAFFOLD, SPACED, BANDED)),
+    (facts.SHOWN_ONCE, "mixing", "client.scaffold", (SCAFFOLD, MIXING)),
 ]
 
 UNFIT = {

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedamp.base.reading import open_regular
 from fedamp.client.stacks import ClientStack
 from fedamp.client.task import ClientTask
-from fedamp.client.worker import LocalParameters
+from fedamp.client.worker import LocalParameters, TrainedClients
 from fedamp.extensions.personal.places import FILE
 from fedamp.models.pieces import Piece
 
@@ -52,15 +52,9 @@ class PersonalParameters(LocalParameters):
                 own[name][slot] = torch.from_numpy(value)
         return own
 
-    def keep(
-        self, trained: Callable[[], dict[str, Tensor]], stack: ClientStack, counted: NDArray[np.bool_], round_: int
-    ) -> None:
+    def keep(self, trained: TrainedClients) -> None:
         """Keep the values of clients that are no dummies; a client whose values are not finite keeps its old ones."""
-        after = {name: value.cpu().numpy() for name, value in trained().items()}
-        for slot, client in enumerate(stack.units.tolist()):
-            values = {name: each[slot] for name, each in after.items()}
-            if counted[slot] and all(np.isfinite(value).all() for value in values.values()):
-                self._layers.keep(client, round_, values)
+        self._layers.keep_stack(trained, trained.own())
 
 
 class PersonalLayers:
@@ -102,6 +96,14 @@ class PersonalLayers:
             os.pwrite(file, _ROUND.pack(round_) + content, (2 * client + number) * self._place)
         finally:
             os.close(file)
+
+    def keep_stack(self, trained: TrainedClients, after: Mapping[str, Tensor]) -> None:
+        """Write the values [slots, *shape] of clients that trained together, as far as they are finite and count."""
+        arrays = {name: value.cpu().numpy() for name, value in after.items()}
+        for slot, client in enumerate(trained.stack.units.tolist()):
+            values = {name: each[slot] for name, each in arrays.items()}
+            if trained.counted[slot] and all(np.isfinite(value).all() for value in values.values()):
+                self.keep(client, trained.round, values)
 
     def _places(self, client: int) -> list[bytes]:
         """Read both places of a client; zeros where nothing was written."""

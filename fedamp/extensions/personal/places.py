@@ -16,11 +16,12 @@ class PersonalPlaces(RunHooks):
     Args:
         file: of the parameters.
         every: rounds from one checkpoint to the next.
+        key: of the task, for the file.
     """
 
-    def __init__(self, file: Path, every: int) -> None:
+    def __init__(self, file: Path, every: int, key: str = "personal") -> None:
         super().__init__()
-        self._keys = {"personal": str(file.resolve()), "checkpoint_every": every}
+        self._keys = {key: str(file.resolve()), "checkpoint_every": every}
 
     def task_keys(self) -> dict[str, Any]:
         """Return the file, and the rounds between checkpoints."""
