@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedamp.base.reading import open_regular, regular_inside
 from fedamp.base.section import removed
 from fedamp.base.text import canonical
-from fedamp.data.stored import ColumnsData, Names, PixelScale, RecordShape, StoredData, Tables
-from fedamp.data.table import Table, check_files, require
+from fedamp.data.stored import ColumnsData, Names, PixelScale, RecordShape, StoredData, Tables, all_differ
+from fedamp.data.table import Table, check_files, of_words, require
 from fedamp.data.tabular import Files, library, spelled
 from fedamp.errors import DataError, needs_extras
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KEPT = 256 * 2**20  # bytes; splits with at most so many decoded inputs are decoded once, larger ones as they are read
 _TRAIN = "train"  # the split with the training records
 NUMBERS = "numbers or equally long lists of numbers (inputs: or images)"
+_OTHERS = "*"  # among the words of a column: all that are not listed
 _TYPE_LARGEST = {"I;16": 2.0**16 - 1, "I": 2.0**16 - 1, "F": 1.0}  # by PIL's mode; I is of 16 bits except in TIFF
 _BITS, _SIGN = 258, 339  # tags of TIFF
 
@@ -187,6 +188,12 @@ class Columns(StoredData):
         exclude_if=lambda shape: shape is None,
         description="shape of one label, where labels are lists; default: by the column's type, or a public test set",
     )
+    categories: Mapping[str, Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(all_differ)]] = Field(
+        {},
+        exclude_if=lambda words: not words,
+        description="the words of columns of features, such as colour: [red, blue, '*']; each word becomes an input of "
+        "0 or 1, and '*' stands for all others; without it, a record with another word cannot train",
+    )
 
     def like(self, test: Table) -> Self:
         """Copy the section; what it leaves open (shapes, classes) is as the public test set has it."""
@@ -198,6 +205,13 @@ class TabularData(Columns, ColumnsData):
     """Files ``train.parquet`` and ``test.parquet``, or the same in csv, with columns of inputs, labels and clients."""
 
     name: Literal["parquet", "csv"]
+
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape that the scenario says, or one number for each column of numbers and each category."""
+        names = _as_list(self.features)
+        if self.shape or not self.categories:
+            return super().input_shape()
+        return None if any("*" in name for name in names) else (sum(_width(self, name) for name in names),)
 
     def split(self, folder: Path, split: str) -> Table | None:
         """Open the files of a split; None without files."""
@@ -331,8 +345,9 @@ def _of_files(files: Files, section: "TabularData | HuggingFaceData", public: bo
     for key, names in (("features", features), ("label", label)):
         for name in names:
             require(name, files.names, f"data.{key}", files.source)
+    features = [name for name in features if name not in section.categories]
     words = files.spelled(label[0]) if section.words and len(label) == 1 and files.kind != "parquet" else None
-    rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))))
+    rows = files.rows(list(dict.fromkeys(features + (label if words is None else []))) or label)
     columns = {name: partial(files.spelled, name) for name in files.names}
     return _table_of_rows(rows, section, files.source, public, columns, files.place, words)
 
@@ -361,7 +376,10 @@ def _table_of_rows(
         DataError: records are not public, and neither the scenario nor a type says the shape of inputs or labels.
     """
     features, label = _as_list(section.features), _as_list(section.label)
-    for key, names in (("features", features), ("label", label if words is None else [])):
+    for name in section.categories:
+        require(name, [each for each in features if each in columns], "data.categories", source)
+    given = [name for name in features if name not in section.categories]
+    for key, names in (("features", given), ("label", label if words is None else [])):
         for name in names:
             require(name, rows.column_names, f"data.{key}", source)
     feature = rows.features.get(label[0]) if len(label) == 1 else None
@@ -369,16 +387,22 @@ def _table_of_rows(
     if words is None and section.words and getattr(feature, "dtype", None) in ("string", "large_string"):
         words = np.array(rows.with_format(None)[label[0]][:], object)
     labels = numbers(rows, label, source, section.label_shape, public=public) if words is None else words
-    are_images = len(features) == 1 and type(rows.features[features[0]]).__name__ == "Image"
+    are_images = len(features) == len(given) == 1 and type(rows.features[features[0]]).__name__ == "Image"
     if are_images and not public and len(section.shape or ()) != 3:  # no person's image decides it
         expected = "data.shape: [channels, height, width]; without data.shape, that of a public test set"
         raise DataError(f"{source}: people's images must not decide their shape; expected: {expected}")
     shape = section.shape if len(features) == 1 else None
+    inputs: Any
+    if are_images:
+        inputs = Images(rows, features[0], source, shape, section.scale)
+    elif len(given) == len(features):
+        inputs = _ColumnInputs(rows, features, source, shape, public)
+    else:
+        inputs = _CategoryInputs(section, {name: columns[name]() for name in section.categories}, rows, source)
+        features = [name for name in features for _ in range(_width(section, name))]
     return Table(
         source,
-        Images(rows, features[0], source, shape, section.scale)
-        if are_images
-        else _ColumnInputs(rows, features, source, shape, public),
+        inputs,
         labels,
         columns,
         section.shape,
@@ -423,6 +447,68 @@ class _ColumnInputs:
         return numbers(rows, self._names, self._source, self.shape[1:])
 
 
+def _width(section: Columns, name: str) -> int:
+    """Count the inputs of a column: one, or one for each of its declared words."""
+    return len(section.categories.get(name, [name]))
+
+
+class _CategoryInputs:
+    """Inputs [records, width], float32, of which some columns are words: each word is a number of 0 or 1.
+
+    Width and order follow from the scenario alone. The inputs of an undeclared word are NaN.
+
+    Args:
+        section: of the scenario, with columns as features and with categories.
+        words: of each column of words, [records].
+        rows: a data set of the library, with the other columns.
+        source: of the records, for errors.
+    """
+
+    dtype = np.dtype(np.float32)
+    expected = "finite numbers, or words that data.categories has of the column"
+
+    def __init__(
+        self,
+        section: "TabularData | HuggingFaceData",
+        words: Mapping[str, NDArray[Any]],
+        rows: "datasets.Dataset",
+        source: str,
+    ) -> None:
+        self._widths = {name: _width(section, name) for name in _as_list(section.features)}
+        self._places = {name: _places_of(words[name], section.categories[name]) for name in words}
+        others = [name for name in self._widths if name not in words]
+        if len(self._widths) != len(_as_list(section.features)):
+            raise DataError(f"{source}: data.features names a column twice; expected: once, beside data.categories")
+        self._numbers = _ColumnInputs(rows, others, source, None, False) if others else None
+        if self._numbers is not None and self._numbers.shape[1:] not in ((), (len(others),)):
+            raise DataError(f"{source}: column {others[0]!r} has lists; expected: a number, beside data.categories")
+        self.shape = (len(next(iter(words.values()))), sum(self._widths.values()))
+
+    def __getitem__(self, records: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the inputs of these record numbers, float32 [records, width]."""
+        found, start, number = np.zeros((len(records), self.shape[1]), np.float32), 0, 0
+        for name, width in self._widths.items():
+            block = found[:, start : start + width]
+            if name in self._places:
+                places = self._places[name][records]
+                block[np.arange(len(records)), places] = 1
+                block[places < 0] = np.nan
+            elif self._numbers is not None:
+                columns = self._numbers[records].reshape(len(records), math.prod(self._numbers.shape[1:]))
+                block[:, 0] = columns[:, number]
+                number += 1
+            start += width
+        return found
+
+
+def _places_of(values: NDArray[Any], words: Sequence[str]) -> NDArray[np.int64]:
+    """Return the place of each value among words, int64 [records]; -1: it is not there, and no word stands for it."""
+    place = {canonical(word): number for number, word in enumerate(words)}
+    other, cells = place.pop(_OTHERS, -1), values.tolist()
+    found = {cell: -1 if cell is None else place.get(canonical(str(cell)), other) for cell in set(cells)}
+    return np.array([found[cell] for cell in cells], np.int64)
+
+
 def numbers(
     rows: "datasets.Dataset",
     names: list[str],
@@ -463,7 +549,8 @@ def numbers(
             flat = pc.list_flatten(flat)
         is_number = pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)
         if not is_number:
-            raise DataError(f"{source}: column {name!r} must hold {NUMBERS}")
+            is_input = key == "data.shape" and (pa.types.is_string(flat.type) or pa.types.is_large_string(flat.type))
+            raise DataError(f"{source}: column {name!r} must hold {NUMBERS}{of_words(name) if is_input else ''}")
         # By the column's type alone: one person's empty cell must not change how the others' numbers are rounded.
         small = flat.type.bit_width <= (32 if pa.types.is_floating(flat.type) else 16)
         values = flat.cast(pa.float32() if small else pa.float64(), safe=False).to_numpy()

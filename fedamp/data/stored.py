@@ -41,7 +41,7 @@ PixelScale = Annotated[
 ]
 
 
-def _all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
+def all_differ(words: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse words that are equal after they are written in one way (:func:`fedamp.base.text.canonical`)."""
     if len(set(map(canonical, words))) != len(words):
         raise ValueError("the words must differ")
@@ -300,7 +300,7 @@ class StoredData(DataSection):
     test_fraction: LessThanOne = Field(
         0.0, description="share of the records that is public and tested on, where there are no test files"
     )
-    classes: Outputs | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_all_differ)] | None = Field(
+    classes: Outputs | Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(all_differ)] | None = Field(
         None,
         exclude_if=lambda count: count is None,
         description="number of classes: labels are 0, 1, ..., classes - 1; or the labels as words, [no, yes]; default: "

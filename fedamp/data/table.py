@@ -259,6 +259,8 @@ class Table:
             number = int(np.argmin(fine)) if len(table.features) > 1 else 0
             column = "".join(table.features[number : number + 1])
             expected = getattr(table.inputs, "expected", form.expected)
+            if column in table.columns and not hasattr(table.inputs, "expected"):
+                expected += of_words(column) if _is_word(table.columns[column]()[record]) else ""
             found = f"the inputs of record {record} are others than {expected}"
         return f"{self.at(record)}: {f'column {column!r}: ' if column else ''}{found}"
 
@@ -292,6 +294,22 @@ class Table:
             found = f"column {name!r} must name a client, and names none for record {number}"
             raise DataError(f"{self.at(number)}: {found}; expected: {a_name(values)}")
         return values
+
+
+def of_words(column: str) -> str:
+    """Say which key declares the words of a column, for the end of an error."""
+    return f"; if it holds words, data.categories: {{{column}: [WORD, ..]}}"
+
+
+def _is_word(cell: object) -> bool:
+    """Say whether a cell is a text that is no number."""
+    if not isinstance(cell, str) or not cell.strip():
+        return False
+    try:
+        float(cell)
+    except ValueError:
+        return True
+    return False
 
 
 def exact(values: NDArray[Any]) -> NDArray[Any]:
