@@ -46,7 +46,7 @@ SCAFFOLD = Annotated[
         exclude_if=lambda found: found is None,
         description="true: correct gradients by control variates (SCAFFOLD, Karimireddy et al. 2020, option II)",
     ),
-    BeforeValidator(_of_truth),
+    BeforeValidator(_of_truth, json_schema_input_type=bool | Scaffold | None),
     NeedsHooks("a custom app keeps no control variates"),
 ]
 """The key ``client.scaffold`` of a scenario."""
