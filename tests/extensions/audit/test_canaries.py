@@ -144,7 +144,8 @@ def test_a_series_of_runs_is_attacked_against_what_all_of_it_costs(fedamp, tmp_p
     answer, cost = fedamp("audit", *runs, "--json"), json.loads(fedamp("total", *runs, "--json").out)
     found = json.loads(answer.out)
     assert (answer.status, found["verdict"]) == (0, "consistent")
-    assert found["epsilon"]["upper"] == pytest.approx(cost["fixed"]["upper"], rel=0.01)  # precision of both brackets
+    precision = 0.05  # of the scenario, and so of the audit; the total is as exact, or more
+    assert found["epsilon"]["upper"] == pytest.approx(cost["fixed"]["upper"], rel=precision)
     assert found["epsilon"]["lower"] < found["epsilon"]["upper"] < found["adaptive_epsilon"]
     too_little_noise(monkeypatch)
     wrong = tmp_path / "wrong"
