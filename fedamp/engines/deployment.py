@@ -9,9 +9,9 @@ The server app puts :func:`guarded` around Flower's grid. The calls to the Super
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any, cast
@@ -316,6 +316,14 @@ class DeploymentGrid:
         return True
 
 
-def guarded(grid: Grid) -> Grid:
-    """Put Flower's grid of a deployment behind this boundary; return other grids as they are."""
-    return cast(Grid, DeploymentGrid(grid)) if flower.is_deployed(grid) else grid
+@contextmanager
+def guarded(grid: Grid) -> Iterator[Grid]:
+    """Put Flower's grid of a deployment behind this boundary, and give other grids as they are.
+
+    When the context ends, all replies have been deleted. After the run, the SuperLink would refuse to do it.
+    """
+    if not flower.is_deployed(grid):
+        yield grid
+        return
+    with closing(DeploymentGrid(grid)) as ours:
+        yield cast(Grid, ours)

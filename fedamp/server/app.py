@@ -60,7 +60,13 @@ def main(grid: Grid, context: Context) -> None:
         InputError: nothing was run.
         FederationError: no node is connected, or the run failed; the reason is in the run folder's log.
     """
-    began, config, grid = perf_counter(), context.run_config, guarded(grid)
+    with guarded(grid) as safe:
+        _play_configured(safe, context)
+
+
+def _play_configured(grid: Grid, context: Context) -> None:
+    """Play the scenario of the run configuration on a grid that trusts no reply."""
+    began, config = perf_counter(), context.run_config
     scenario = reader.load(str(config["scenario"]))
     out = Path(str(config["out"])) if config.get("out") else None
     if config.get("known-seed", False):

@@ -125,7 +125,7 @@ class AppStrategy(PrivateStrategy):
         Raises:
             FederationError: a round could not be released. The reason names nodes, so it is in ``server.log``.
         """
-        affordable, federation, grid = self.plan.charge.affordable_rounds, self.plan.scenario.federation, guarded(grid)
+        affordable, federation = self.plan.charge.affordable_rounds, self.plan.scenario.federation
         if num_rounds is not None and num_rounds > affordable:
             raise ScenarioError(f"num_rounds must be at most {affordable}, the scenario's rounds, got {num_rounds}")
         given, ours = _read_parameters(initial_arrays), self.state.parameters
@@ -133,10 +133,11 @@ class AppStrategy(PrivateStrategy):
             raise ModelError("initial_arrays must be the arrays that the strategy was made with")
         rounds, deadline = num_rounds or affordable, timeout or federation.round_deadline
         folder, secret = self.folder.path, not self.plan.known_seed
-        with flower.chatter_to(folder / LOG, "fedamp"), reasons_kept_in(folder / LOG, secret):
-            wait_for_nodes(grid, self.plan.scenario)
+        log = folder / LOG
+        with guarded(grid) as safe, flower.chatter_to(log, "fedamp"), reasons_kept_in(log, secret):
+            wait_for_nodes(safe, self.plan.scenario)
             told = evaluate_fn and partial(_evaluate_and_print, evaluate_fn)
-            return super().start(grid, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=told)
+            return super().start(safe, self.arrays(), rounds, deadline, train_config, evaluate_config, evaluate_fn=told)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -139,7 +139,8 @@ class PrivateStrategy(Strategy):
             ScenarioError: an extension would have to do something around the run, and nothing calls it here.
         """
         refuse_hooks(self.plan.scenario)
-        return super().start(guarded(grid), *arguments, **named)
+        with guarded(grid) as safe:
+            return super().start(safe, *arguments, **named)
 
     def draw_round(self, server_round: int) -> None:
         """Draw a round's cohort and its batches, before the round if there is time; for GPUs also the round after."""

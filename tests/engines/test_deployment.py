@@ -13,12 +13,11 @@ import pytest
 from flwr.app import Message
 
 from fedamp.engines import flower
-from fedamp.engines.deployment import DeploymentGrid
+from fedamp.engines.deployment import DeploymentGrid, guarded
 from fedamp.engines.wire import RoundAnswer, RoundOrder, padded, rows
 from fedamp.errors import FederationError
 from tests.engines.superlink import Node, Object, above, sent, superlink
 from tests.orders import answer_in, order_in
-from tests.tools import wait
 
 UNITS = 10
 DEADLINE = 100_000.0  # seconds, which nobody waits
@@ -191,18 +190,25 @@ def test_parts_that_come_within_the_deadline_are_in_time(running):
 
 
 def test_no_reply_is_forgotten_before_its_node_has_sent_all_of_it(running):
-    """What is around the array comes last, as real nodes send it. Nobody waits for it, and nothing is left of it."""
-    node, taken, names = running[1][1], [], []
+    """What is around the array comes last, as real nodes send it. Nobody waits for it."""
+    node, taken = running[1][1], []
 
     def slowly(node, received, order):
-        missing = node.push(received, reply := sent(honest(order, 3.0)), kept_back=2, root_last=True)
-        names.extend(each.name for each in reply.all())
-        taken.append(missing)
+        taken.append(node.push(received, sent(honest(order, 3.0)), kept_back=2, root_last=True))
 
     replies = play(running, slowly)
     assert (replies[0].content["arrays"]["w"].numpy() == 3).all()
     assert node.push_objects(taken.pop()) == [True] * 2
-    wait(lambda: not any(name in node.state.object_store for name in names), 20, "the reply to be deleted")
+
+
+def test_no_reply_is_left_when_the_run_ends(running):
+    link, [node, _], _ = running
+    order = order_to(node)
+    with guarded(link.grid()) as grid, ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(grid.send_and_receive, [order], timeout=DEADLINE)
+        node.push(node.order(), reply := sent(honest(order)))
+        assert len(coming.result()) == 1
+    assert not any(each.name in node.state.object_store for each in reply.all())
 
 
 def test_an_error_of_a_node_is_told_and_cut(running):
