@@ -1049,14 +1049,18 @@ class RemoveProposal(Proposal):
     def by_moments(cls, run: SampledRun, rank: Rank, highest: int = HIGHEST_SAMPLED_ORDER) -> "RemoveProposal":
         """Return the proposal of the order, up to ``highest``, whose bound is the least."""
         found = cls(run, 2)
+        least, dependent = rank(*found.moment), len(run.independent_factors) < len(run.factors)
         for order in range(3, highest + 1):
             try:
                 proposal = cls(run, order)
             except NotEvaluable:
                 break
-            if rank(*proposal.moment) >= rank(*found.moment):
+            if (proved := rank(*proposal.moment)) >= least:
                 break
-            found = proposal
+            hardly = dependent and proved > 0.99 * least  # the next tables would take longer than the draws they spare
+            found, least = proposal, proved
+            if hardly:
+                break
         return found
 
     @staticmethod

@@ -386,16 +386,16 @@ def _over_rounds(mechanism: Mechanism, delta: float, asked: tuple[int, ...], pre
             spent[:-1] = _by_sampling(mechanism, delta, asked)
     most = SAMPLED_CHECKPOINTS if mechanism.is_sampled else _CHECKPOINTS
     checkpoints = [i for i in _checkpoint_places(len(asked), most) if asked[i] < mechanism.span]  # the whole is known
-    highest = 0
+    highest, shared, law_is_far = 0, np.flatnonzero(spent[:-1] < np.inf), Fact.LAW_IS_FAR in mechanism.own_facts
     if mechanism.is_sampled:
         with suppress(NotEvaluable):  # the beginnings of a run need at most twice its order
-            highest = 2 * int(mechanism.sampled_profile().by_moments(delta).order)
-    shared, law_is_far = np.flatnonzero(spent[:-1] < np.inf), Fact.LAW_IS_FAR in mechanism.own_facts
+            order = int(mechanism.sampled_profile().by_moments(delta).order)
+            highest = order + 1 if law_is_far else 2 * order  # more moves of spaced sets take long to list
     if law_is_far and len(shared):  # draws that rounds share tell the first rounds of a spaced run not at all
         first = np.setdiff1d(np.arange(shared[-1]), shared)[:_FIRST_ROUNDS].tolist()
         checkpoints = sorted({*checkpoints, *first})
     for i in checkpoints:
-        beginning = mechanism.after(asked[i])
+        beginning = normal_form(mechanism.after(asked[i]), same_rounds=True)
         # Draws of their own at a few rounds of the first half, where shared ones are a few per cent off.
         known = spent[i] < np.inf and not (law_is_far and 2 * asked[i] <= mechanism.span)
         quick = law_upper(beginning, delta, 300) if known else _quick_upper(beginning, delta, highest)

@@ -11,6 +11,7 @@ names, and :mod:`fedamp.extensions.correlated.section` adds the noise.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import combinations, pairwise, product
 from typing import Annotated, ClassVar, NamedTuple
@@ -35,7 +36,7 @@ from fedamp.accounting.bounds import (
     check_scale_or_zero,
     check_sequence,
 )
-from fedamp.accounting.hidden import Allocation, BegunRounds
+from fedamp.accounting.hidden import Allocation, BegunRounds, Poisson
 from fedamp.accounting.mechanism import Fact, Hidden, Mechanism
 from fedamp.accounting.releases import Gaussian, Repeat
 from fedamp.accounting.sampling import Factor, logs_in_range
@@ -272,7 +273,12 @@ class Spaced(Correlated):
         return min(self.k, -(-self.span // self.gap))
 
     def simplified(self) -> Mechanism:
-        """Without correlation and with a gap of 1, or one round, it is an allocation."""
+        """The first round alone is sampled by a coin; without correlation, one round or a gap of 1 is an allocation."""
+        precision, others = self.mechanism.product_factors()
+        if self.released == 1 and self.k and self.is_banded and precision and not others:  # one row of a column
+            noise = math.hypot(1.0, *self.coefficients) * precision**-0.5
+            chance = Fraction(spaced_sets(self.rounds - self.gap, self.k - 1, self.gap), self.number_of_sets)
+            return Poisson(Gaussian(noise, relation=self.relation or Relation.ZERO_OUT), float(chance))
         if self.coefficients:
             return self
         if 1 in (self.k, self.gap):

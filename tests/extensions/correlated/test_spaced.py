@@ -128,6 +128,17 @@ def test_noise_without_bands_costs_as_known_rounds_where_nothing_hides():
     assert event.epsilon(1e-5).upper < 0.85 * split.epsilon(1e-5).upper
 
 
+def test_the_first_round_alone_is_exact():
+    """The mean over all sets, by a sum over noise of one row."""
+    event, z = Spaced(Gaussian(0.9), 2, 9, 3, COEFFICIENTS).after(1), np.arange(-12, 12, 1e-3)
+    exact_ratio, masses = ratio(z[:, None], signals(2, 9, 3, COEFFICIENTS, 0.9, 1)), np.exp(-(z**2) / 2)
+    for epsilon in (0.1, 0.5, 2.0):
+        exact = np.maximum(exact_ratio - np.exp(epsilon), 0.0) @ masses / masses.sum()
+        found = event.delta(epsilon)
+        assert found.lower * (1 - 1e-5) <= exact <= found.upper * (1 + 1e-5)  # of a sum with a kink
+        assert found.upper < 1.01 * found.lower
+
+
 def test_without_bands_and_gap_it_is_the_allocation():
     exact, found = Allocation(Gaussian(1.0), 2, 10).epsilon(1e-5), Spaced(Gaussian(1.0), 2, 10, 1, ()).epsilon(1e-5)
     assert found.lower <= exact.upper
@@ -147,7 +158,7 @@ def test_the_chances_of_rounds_and_the_moments_are_those_of_the_enumeration():
             places = [1] * order
             places[i] = places[j] = len(means)
             logs = logs + overlaps.reshape(places)
-        assert profile.remove(profile.upper, order).log_moment == pytest.approx(math.log(np.exp(logs).mean()))
+        assert RemoveProposal(profile.upper, order).log_moment == pytest.approx(math.log(np.exp(logs).mean()))
     # E[G] under the mean's Gaussian: exp of half its squared length, less half the mean squared length of the columns.
     mean = means.mean(0)
     drifted = rounds.tilted_factor(2, 1.5).drifted_moment
