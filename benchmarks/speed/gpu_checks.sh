@@ -18,5 +18,6 @@ export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 FLW
 timeout 110 "$python" -m pytest -q -p no:cacheprovider -m "" tests/client/test_cuda.py >"$out/tests.log" 2>&1 || failed=$?
 tail -n 25 "$out/tests.log"
 left=$((570 - $(date +%s) + began))
-timeout "$left" "$python" -m benchmarks.speed.gpu --peers "$site" --out "$out/gpu.json" 2>&1 | tee "$out/benchmark.log"
+timeout "$left" "$python" -m benchmarks.speed.gpu --peers "$site" --out "$out/gpu.json" >"$out/benchmark.log" 2>&1 || failed=$?
+cat "$out/benchmark.log"
 exit "$failed"

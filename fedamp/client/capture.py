@@ -2,12 +2,15 @@
 
 A graph repeats the operations that were recorded, on the memory that they had. So a program is recorded only if it
 reads no value and copies nothing from the CPU (:class:`_Watch`). It is recorded on zeros, then replayed on real values,
-and used only if it gives the bits of the program itself. All others run as they are; the log says why.
+and used only if it gives the bits of the program itself. All others run as they are, and so does a program whose graph
+raises; the log says why.
 
 :mod:`fedamp.client.worker` has the programs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -65,7 +68,7 @@ def record(program: Program, inputs: Sequence[Tensor]) -> tuple[Callable[[], obj
                 program(*inputs)  # libraries choose kernels and make room for them in a first call
             shared = next((each.pool() for each in _live), None)
             _failed.add(device)
-            with torch.cuda.graph(graph, pool=shared, stream=aside):
+            with _undisturbed(device), torch.cuda.graph(graph, pool=shared, stream=aside):
                 outputs = program(*inputs)
             _failed.discard(device)
         except torch.OutOfMemoryError:  # a smaller program may have room
@@ -76,6 +79,25 @@ def record(program: Program, inputs: Sequence[Tensor]) -> tuple[Callable[[], obj
             before.wait_stream(aside)
     _live.add(graph)
     return graph.replay, outputs
+
+
+@contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    """Keep a capture from what else the process does, and the process from a capture that fails.
+
+    An older graph that Python's collector of garbage destroys would end the capture. And a capture that fails would
+    leave the generator of the device unable to draw, so the capture has a generator's state of its own.
+    """
+    generator, collects = torch.cuda.default_generators[device.index], gc.isenabled()
+    state = generator.graphsafe_get_state()
+    gc.disable()
+    try:
+        generator.graphsafe_set_state(torch.Generator(device))
+        yield
+    finally:
+        generator.graphsafe_set_state(state)
+        if collects:
+            gc.enable()
 
 
 @dataclass
@@ -116,7 +138,13 @@ class RecordedPrograms:
         if kind in self.refused:
             return program(*given)
         if (graph := self._graphs.get(kind)) is not None:
-            return graph(given)
+            try:
+                return graph(given)
+            except torch.OutOfMemoryError:  # the node frees all graphs, and tries a smaller stack
+                raise
+            except Exception as error:
+                self._refuse(kind, one_line(error))
+                return program(*given)
         if kind not in self._graphs:
             self._graphs[kind] = None
             with _Watch() as watch:  # type: ignore[no-untyped-call]
@@ -197,8 +225,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation, and look at it."""
         out, name = func(*args, **(kwargs or {})), func._overloadpacket.__name__
-        tensors = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, Tensor) and each.dim()]
-        masked = name.startswith("index") and any(each.dtype == torch.bool for each in tensors[1:])
+        tensors = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, Tensor)]
+        masks = tree_leaves(args[1]) if name in ("index", "index_put", "index_put_") else ()
+        masked = any(isinstance(each, Tensor) and each.dtype in (torch.bool, torch.uint8) for each in masks)
         moved = name in ("_to_copy", "copy_") and len({each.device for each in tensors}) > 1
         if name in _WAITING or masked or moved:
             self.found = self.found or name

@@ -324,6 +324,8 @@ class Convolutional:
             stack.values = parameters[name]
         images = self._image(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # type: ignore[operator]
         logits: Tensor = self._network(images.transpose(0, 1).flatten(1, 2))
+        for stack in self._stacks.values():
+            del stack.values  # else its memory would be taken until the next stack's is
         return logits
 
 

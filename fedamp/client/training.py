@@ -9,7 +9,7 @@ passes.
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -378,16 +378,43 @@ def arithmetic(precision: str, device: str) -> Iterator[None]:
             yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when a process first multiplies matrices
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    filling: Any = torch.utils.deterministic
-    before = matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory
     strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    filling.fill_uninitialized_memory = False  # nobody reads it, and it takes time
+    filling: Any = torch.utils.deterministic
+    cuda: Any = torch.backends.cuda
+    low = precision != "float32"
+    with ExitStack() as held:
+        # Nobody reads what is filled, and it takes time; and kernels that are chosen by their time differ between runs.
+        for owner, name in ((filling, "fill_uninitialized_memory"), (torch.backends.cudnn, "benchmark")):
+            held.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, False)
+        held.callback(torch.use_deterministic_algorithms, strict[0], warn_only=strict[1])
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        if hasattr(cuda, "allow_fp16_bf16_reduction_math_sdp"):  # since torch 2.5; else attention casts to float32
+            held.callback(cuda.allow_fp16_bf16_reduction_math_sdp, cuda.fp16_bf16_reduction_math_sdp_allowed())
+            cuda.allow_fp16_bf16_reduction_math_sdp(low)
+        held.enter_context(_rounding_to_tf32(low))
+        held.enter_context(usual_state())
+        yield
+
+
+@contextmanager
+def _rounding_to_tf32(allowed: bool) -> Iterator[None]:
+    """Let a GPU round to tf32 while the context lasts, or forbid it.
+
+    Torch has two interfaces, of which it refuses to read the older one where the newer one, since 2.9, contradicts it.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    kinds: list[Any] = [matmul, cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else []
+
+    def set_all(of_matmul: bool, of_cudnn: bool, names: Sequence[str]) -> None:
+        matmul.allow_tf32, cudnn.allow_tf32 = of_matmul, of_cudnn
+        for each, name in zip(kinds, names, strict=True):
+            each.fp32_precision = name
+
+    names = [each.fp32_precision for each in kinds]
+    older = [name == "tf32" for name in names[:2]] if kinds else [matmul.allow_tf32, cudnn.allow_tf32]
+    set_all(allowed, allowed, ["tf32" if allowed else "ieee"] * len(kinds))
     try:
-        with usual_state():
-            yield
+        yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, filling.fill_uninitialized_memory = before
-        torch.use_deterministic_algorithms(strict[0], warn_only=strict[1])
+        set_all(*older, names)

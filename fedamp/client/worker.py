@@ -377,8 +377,8 @@ class _PieceTrainer:
         trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables, round_numbers.rate, added)
         moved = trained.updates
         after, updates = partial(_moved, own, moved), piece.owned(moved, stack.seeds)
-        each_clipped = partial(clipped_each, updates, parts, clips, task.normalised, task.by_layer)
-        self.local.keep(TrainedClients(stack, waiting.counted, round_numbers.round, added, after, each_clipped))
+        clipped = partial(clipped_each, updates, parts, clips, task.normalised, task.by_layer)
+        self.local.keep(TrainedClients(stack, waiting.counted, round_numbers.round, added, after, clipped))
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
         options = (
             task.linf_coordinates,
@@ -605,11 +605,12 @@ class TrainingNode:
         report.sums, report.seconds = sums, time.monotonic() - begin
         return report
 
-    def bytes_of_a_stack(self, order: RoundOrder) -> int:
-        """Count the bytes that the first stack of an order takes at most, without its records; nothing is computed.
+    def bytes_of_a_stack(self, order: RoundOrder, several: bool = False) -> int:
+        """Count the bytes that a model and the first stack of an order take at most; nothing is computed.
 
         Args:
             order: for a node whose device is torch's ``meta``.
+            several: whether the sums of other stacks of the round are on the device, too.
         """
         report, held, swaps = TrainReport(), HeldBytes(), torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)  # so that a weight that two layers share stays one
@@ -624,8 +625,12 @@ class TrainingNode:
             there = [each.to(self.device) for each in stack.tensors]
             rate = torch.zeros((), dtype=torch.float64, device=self.device)
             numbers_there = _RoundNumbers(order.round, order.clips, rate, numbers.to(self.device), order.broadcast)
+            summed = [value for name, value in start.items() if several and name not in self._frozen]
+            sums = [torch.empty_like(value, dtype=torch.float64) for value in summed]
             submodel.trainer.train(start, stack, there, numbers_there)
-        return held.most
+            del sums
+        module = submodel.trainer.piece.module  # of whose weights some may be frozen
+        return held.most + sum(each.nbytes for each in (*module.parameters(), *module.buffers()))
 
     def _members(
         self, order: RoundOrder, sums: dict[str, NDArray[np.float64]], report: TrainReport

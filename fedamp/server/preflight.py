@@ -311,7 +311,8 @@ def check_device(inputs: RunInputs) -> Check:
         found += f"; a worker keeps records on a GPU, if they take at most {kept}"
         with fails_alone("counting the memory of a stack"):  # code that needs values
             node, order, _ = _made_up_round(inputs, "meta", _TIMED_STEPS)
-            found += f"; a stack takes {amount_of_bytes(node.bytes_of_a_stack(order))}, and its graph as much again"
+            taken = amount_of_bytes(node.bytes_of_a_stack(order, several=stacks > 1))
+            found += f"; a stack takes {taken}, and its graph as much again"
     if device != "auto" and devices.here(device) != device:
         return Check("device", "caution", f"{found}; the device is not here, so no speed was measured")
     speed = 1 / seconds_of_a_unit(inputs, _TIMED_STEPS)

@@ -51,6 +51,15 @@ class Tape(TorchDispatchMode):
         self.calls.append((func, args, kwargs or {}, out))
         return out
 
+    def read(self) -> set[int]:
+        """Where operands begin; numbers of the CPU are part of a graph."""
+        operands = [each for call in self.calls for each in tree_leaves(call[1:3]) if isinstance(each, Tensor)]
+        return {place(each) for each in operands if isinstance(each, Elsewhere) or each.dim()}
+
+    def places(self) -> set[int]:
+        """Where results begin."""
+        return {place(each) for call in self.calls for each in tree_leaves(call[3]) if isinstance(each, Tensor)}
+
     def replay(self) -> None:
         with torch.no_grad():
             for func, args, kwargs, out in self.calls:
@@ -99,7 +108,17 @@ SLOW = (
 )
 
 
-def rounds_of(name: str, device: str = str(ELSEWHERE)) -> tuple[list[Any], list[RecordedPrograms], Counts]:
+def constants_of(node: TrainingNode) -> list[Tensor]:
+    """What programs of a node read beside their inputs, and keeps its place: modules, and records."""
+    held = [] if node._kept is None else node._kept._held
+    for trainer in node._trainers.values():
+        held = [*held, *trainer.piece.module.buffers(), *trainer.piece.module.parameters()]
+    return held
+
+
+def rounds_of(
+    name: str, device: str = str(ELSEWHERE), constants: list[Tensor] | None = None
+) -> tuple[list[Any], list[RecordedPrograms], Counts]:
     """Rounds of other clients, from other models, at other clips; and what the last one dispatches."""
     task, records, arrays = setting(**CASES[name])
     node, found, counts = TrainingNode(task, records, device), [], Counts()
@@ -115,6 +134,8 @@ def rounds_of(name: str, device: str = str(ELSEWHERE)) -> tuple[list[Any], list[
             play()
         else:
             counts = counts_of(play)
+    if constants is not None:
+        constants += constants_of(node)
     told = [(each.sums, each.failed, each.clipped, each.loss_sum, each.records) for each in found]
     return told, [trainer.programs for trainer in node._trainers.values()], counts
 
@@ -123,9 +144,14 @@ def rounds_of(name: str, device: str = str(ELSEWHERE)) -> tuple[list[Any], list[
 def test_replayed_rounds_have_the_bits_of_rounds_that_run_as_they_are(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replayed, programs, last = rounds_of(name)
+    constants: list[Tensor] = []
+    replayed, programs, last = rounds_of(name, constants=constants)
     assert not any(each.refused for each in programs)
-    assert any(graph for each in programs for graph in each._graphs.values())
+    graphs = [graph for each in programs for graph in each._graphs.values() if graph]
+    assert graphs
+    for graph in graphs:  # a graph reads the same places for ever, so that nothing there may be freed
+        made, lasting = graph.replay.__self__.places(), {place(each) for each in (*graph.inputs, *constants)}
+        assert graph.replay.__self__.read() <= made | lasting
     assert (last.into, last.home) == (1, 1)
     monkeypatch.setattr("fedamp.client.worker.can_record", lambda device: False)
     for (sums, *told), (expected, *others) in zip(replayed, rounds_of(name)[0], strict=True):
@@ -194,6 +220,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a shape": (lambda inputs: inputs.nonzero(), "nonzero"),
     "a mask": (lambda inputs: inputs[inputs > 0], "index"),
     "a copy": (lambda inputs: inputs + torch.ones(3).to(ELSEWHERE), "_to_copy"),
+    "a copy of a number": (lambda inputs: inputs + torch.tensor(2.0).to(ELSEWHERE), "_to_copy"),
 }
 
 
@@ -220,6 +247,22 @@ def test_a_program_that_holds_a_number_of_python_is_found_by_its_bits() -> None:
     assert list(programs.refused.values()) == ["its replay gives other bits"]
 
 
+def test_a_graph_that_raises_is_refused_and_its_program_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs, given = RecordedPrograms(), [there(1.0, 2.0)]
+    for _ in range(2):
+        programs.run(lambda inputs: [inputs + 1], given)
+    [graph] = programs._graphs.values()
+
+    def fails() -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(graph, "replay", fails)
+    for _ in range(2):
+        assert programs.run(lambda inputs: [inputs + 1], given)[0].cpu().tolist() == [2.0, 3.0]
+    assert list(programs.refused.values()) == ["RuntimeError: CUDA error: out of memory"]
+    assert not programs._graphs, "its memory is free"
+
+
 class Cuda:
     """Stands for torch.cuda: says in order what is asked of it, and may fail where a capture ends."""
 
@@ -231,7 +274,23 @@ class Cuda:
         self.device = lambda device: nullcontext()
         self.current_stream = lambda: self.current
         self.Stream = lambda device: self.stream_named("aside")
-        for name in ("device", "current_stream", "Stream", "set_stream", "stream", "CUDAGraph", "graph"):
+        self.state = "usual"
+        states = {
+            "graphsafe_get_state": lambda: self.state,
+            "graphsafe_set_state": lambda state: setattr(self, "state", state),
+        }
+        self.default_generators = {None: SimpleNamespace(**states)}
+        monkeypatch.setattr(torch, "Generator", lambda device: "own")
+        for name in (
+            "default_generators",
+            "device",
+            "current_stream",
+            "Stream",
+            "set_stream",
+            "stream",
+            "CUDAGraph",
+            "graph",
+        ):
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
 
     def stream_named(self, name: str) -> Any:
@@ -265,14 +324,14 @@ class Cuda:
 
 
 def test_a_capture_warms_up_on_its_stream_and_shares_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda, on = Cuda(monkeypatch), list[str]()
+    cuda, on = Cuda(monkeypatch), list[Any]()
 
     def program(inputs: Tensor) -> list[Tensor]:
-        on.append(cuda.current.name)
+        on.append((cuda.current.name, cuda.state, gc.isenabled()))
         return [inputs + 1]
 
     graphs = [cuda_record(program, [torch.ones(size)])[0].__self__ for size in (2, 3)]
-    assert on == ["aside"] * 4
+    assert on == [("aside", "usual", True), ("aside", "own", False)] * 2, "an old graph that is freed ends a capture"
     assert cuda.said == ["aside waits for usual", "capture", "usual waits for aside"] * 2
     assert [graph.shares for graph in graphs] == [None, id(graphs[0])]
     del graphs
@@ -296,6 +355,7 @@ def test_a_capture_that_fails_is_the_last_and_gives_the_stream_back(monkeypatch:
     with pytest.raises(RuntimeError, match="previous error"):
         cuda_record(lambda inputs: [inputs], [torch.ones(2)])
     assert (cuda.current.name, can_record("cuda"), len(capture._live)) == ("usual", False, 0)
+    assert (cuda.state, gc.isenabled()) == ("usual", True)
     assert cuda.said[-1] == "usual waits for aside"
 
 

@@ -1,6 +1,7 @@
 """What only a GPU can show: ``sh benchmarks/speed/gpu_checks.sh`` runs these tests there, and no other machine does."""
 
 import gc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from benchmarks.speed import zoo
 from fedamp.base import devices
+from fedamp.client import capture
 from fedamp.client.worker import TrainingNode
 from tests.client.test_capture import CAPTURED, CASES, rounds_of
 from tests.client.test_device import client
@@ -15,6 +17,13 @@ from tests.client.test_device import client
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is here: about CUDA alone")
 LOW = {"low": CASES["own"] | {"client": client(steps=3, precision="bfloat16", momentum=0.9)}}
 LOW |= {"low, convolutional": CASES["convolutional"] | {"client": client(steps=3, precision="bfloat16")}}
+
+
+@pytest.fixture(autouse=True)
+def tried_again() -> Iterator[None]:
+    """After a capture that fails a process records no more; here, the other cases are tried, too."""
+    yield
+    capture._failed.clear()
 
 
 @pytest.mark.parametrize("name", [*CAPTURED, *LOW])
@@ -43,6 +52,24 @@ def test_a_worker_takes_no_more_memory_than_is_estimated(name: str, precision: s
     for _ in range(4):
         assert not ours().failed
     assert torch.cuda.max_memory_reserved() <= 2 * prepared.worker_bytes + (1 << 30), "with its graphs"
+
+
+@pytest.mark.parametrize("name", ["two-layer perceptron", "ResNet-20", "nn.TransformerEncoder"])
+def test_the_memory_of_a_stack_is_told_within_a_tenth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedamp.client.worker.can_record", lambda device: False)
+    animal = zoo.ZOO[name]
+    inputs, labels = zoo.records_of(animal, zoo.CLIENTS * zoo.RECORDS)
+    data = (inputs, labels, np.repeat(np.arange(zoo.CLIENTS), zoo.RECORDS))
+    prepared, node = zoo.prepared_of(animal, data, "cuda")
+    order = zoo.order_of(prepared, range(zoo.CLIENTS))
+    told = TrainingNode(prepared.task, node.dataset, "meta", compiled=False).bytes_of_a_stack(order)
+    node.train(order)  # libraries make room for themselves, and the model is there
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    node.train(order)
+    taken = torch.cuda.max_memory_allocated() - before + sum(each.nbytes for each in order.arrays.values())
+    assert 0.9 * taken <= told <= 1.1 * taken
 
 
 def test_a_share_of_the_memory_is_all_that_a_process_gets() -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedamp import rng
 from fedamp.client.stacked_networks import Convolutional, ReluMaxPool, layers_of, stacked
-from fedamp.client.training import StackTrainer
+from fedamp.client.training import StackTrainer, arithmetic
 from fedamp.data import PaddedRecords
 from fedamp.federation import losses
 from fedamp.federation.local_training import LocalTraining
@@ -283,3 +283,34 @@ def test_values_and_gradients_of_pooling_are_those_of_torch(shape: tuple[int, ..
     back = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2)).masked_fill(expected.isnan(), 0)
     assert torch.equal(torch.autograd.grad(found, inputs, back)[0], torch.autograd.grad(expected, inputs, back)[0])
     assert not getattr(found.grad_fn, "images", None), "their memory is free after the backward pass"
+
+
+BACKENDS = torch.backends
+SETTINGS = {
+    "tf32": (BACKENDS, "fp32_precision", "tf32"),
+    "tf32 of products": (BACKENDS.cuda.matmul, "fp32_precision", "tf32"),
+    "tf32 in the older way": (BACKENDS.cuda.matmul, "allow_tf32", True),
+    "kernels by their time": (BACKENDS.cudnn, "benchmark", True),
+}
+
+
+def gpu_state() -> tuple[object, ...]:
+    cuda, cudnn = BACKENDS.cuda, BACKENDS.cudnn
+    rounding = [each.fp32_precision for each in (cuda.matmul, cudnn.conv, cudnn.rnn)]
+    return rounding, cudnn.benchmark, cuda.fp16_bf16_reduction_math_sdp_allowed()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_gpu_computes_as_in_a_new_process_and_is_left_as_it_was(name: str) -> None:
+    owner, attribute, value = SETTINGS[name]
+    usual = getattr(owner, attribute)
+    setattr(owner, attribute, value)
+    try:
+        before = gpu_state()
+        for precision, rounding in (("float32", "ieee"), ("bfloat16", "tf32")):
+            with arithmetic(precision, "cuda"):
+                assert gpu_state() == ([rounding] * 3, False, precision == "bfloat16")
+                assert BACKENDS.cuda.matmul.allow_tf32 is BACKENDS.cudnn.allow_tf32 is (precision == "bfloat16")
+        assert gpu_state() == before
+    finally:
+        setattr(owner, attribute, usual)
