@@ -331,7 +331,7 @@ def add_noise(sums: Sums, deviation_of: Deviations, hidden: HiddenUniforms, seed
             done.result()
 
 
-# Noise in the server's model.
+# Correlated noise.
 
 
 def norm_of(coefficients: Sequence[float]) -> float:
@@ -345,42 +345,3 @@ def norm_of(coefficients: Sequence[float]) -> float:
         1.25
     """
     return math.sqrt(1 + math.fsum(each * each for each in coefficients)) * (1 + 2.0**-50)
-
-
-def path_noise(coefficients: Sequence[float], response: Floats) -> float:
-    """Return the root mean square, over the rounds, of the noise in the server's model.
-
-    With A the Toeplitz matrix of the response and C that of the coefficients, it is norm(c) |A C^-1|_F / sqrt(rounds):
-    both matrices are Toeplitz, so each diagonal holds one number.
-
-    Args:
-        coefficients: c_1, c_2, ..; none: independent noise.
-        response: shape [rounds]: what one unit of a round's mean update has added to the model after 0, 1, .. further
-            rounds.
-
-    Returns:
-        The noise for noise multiplier, clipping norm and denominator 1.
-
-    Example:
-        >>> plain_sums = np.ones(100)  # each update stays in the model
-        >>> round(path_noise([], plain_sums), 2), round(path_noise([0.5, 0.375], plain_sums), 2)
-        (7.11, 4.57)
-    """
-    # |A C^-1| in Frobenius norm: both are Toeplitz, so each diagonal holds one number.
-    filtered = response
-    if coefficients:
-        from scipy.signal import lfilter  # a slow import
-
-        filtered = lfilter([1.0], [1.0, *coefficients], response)
-    rounds = len(response)
-    return norm_of(coefficients) * math.sqrt(float(np.arange(rounds, 0, -1) @ filtered**2) / rounds)
-
-
-def mean_noise(coefficients: Sequence[float], *responses: Floats) -> float:
-    """Return the geometric mean of :func:`path_noise` over several models, which weighs the relative gain of each.
-
-    Args:
-        coefficients: c_1, c_2, ..
-        responses: one array of shape [rounds] for each model.
-    """
-    return math.exp(math.fsum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses))

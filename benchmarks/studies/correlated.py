@@ -21,9 +21,9 @@ from benchmarks.studies.federations import train, trained_alone
 from fedamp.accounting import Allocation, BallsInBins, Cyclic, Gaussian, Mechanism, Poisson, Repeat, Spaced, calibrate
 from fedamp.extensions.correlated.mechanisms import best_buffers, best_coefficients
 from fedamp.federation import reader
+from fedamp.federation.model_noise import path_noise
 from fedamp.federation.plan import make_plan, privacy_units
 from fedamp.federation.scenario import Scenario
-from fedamp.noise import path_noise
 from fedamp.server.setup import prepare
 
 RESULTS = Path(__file__).with_suffix(".json")

@@ -422,10 +422,6 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         """Charge as many known rounds as a person may have."""
         return Repeat(self.mechanism.unamplified(), min(self.most_rounds, self.span))
 
-    def certain_loss(self) -> Fraction:
-        """Return the losses of as many rounds as a person may have."""
-        return self.mechanism.unamplified().certain_loss() * min(self.most_rounds, self.span)
-
     def attained_mechanism(self) -> Mechanism | None:
         """Return the run of what a round attains if only one round is hidden; of more, one round alone.
 

@@ -89,7 +89,7 @@ class Gaussian(Release):
 
     def closed_form(self) -> ClosedForm:
         """Nothing is hidden: one choice, of signal-to-noise ratio 1 / s."""
-        signal = np.full(1, self.largest_change**2 / self.noise_multiplier**2)
+        signal = np.full(1, self.signal_to_noise())
         return ClosedForm(signal, signal, np.ones(1), np.zeros(1), 4 * UNIT)
 
     def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:

@@ -1213,9 +1213,9 @@ def pilots_of_columns(proposal: Proposal, delta: float) -> list[Pilot]:
     return [_pilot_of_draws(proposal, _epsilon_of(log_a, log_b, delta), log_a, log_b) for log_a, log_b in columns]
 
 
-def pilot_at_epsilon(proposal: Proposal, epsilon: float, draws: int = 0) -> Pilot:
+def pilot_at_epsilon(proposal: Proposal, epsilon: float) -> Pilot:
     """Take a pilot around one epsilon."""
-    return _pilot_of_draws(proposal, epsilon, *_common_draws(proposal, draws))
+    return _pilot_of_draws(proposal, epsilon, *_common_draws(proposal))
 
 
 def _pilot_of_draws(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:

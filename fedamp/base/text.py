@@ -5,6 +5,7 @@ the command line and the log use this module.
 """
 
 import unicodedata
+from collections.abc import Callable, Mapping
 from typing import Any
 
 LONGEST = 10_000
@@ -45,8 +46,17 @@ def harmless(answer: Any) -> Any:
     """
     from rich.markup import escape  # the accountant prints without rich
 
-    if isinstance(answer, dict):
-        return {key: harmless(value) for key, value in answer.items()}
-    if isinstance(answer, list | tuple):
-        return [harmless(value) for value in answer]
-    return escape(printable(answer)) if isinstance(answer, str) else answer
+    return with_texts(answer, lambda text: escape(printable(text)))
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Copy lists and mappings with every text changed; keys of mappings are copied as they are.
+
+    >>> with_texts({"names": ["Ada", 3]}, str.upper)
+    {'names': ['ADA', 3]}
+    """
+    if isinstance(value, Mapping):
+        return {key: with_texts(each, change) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_texts(each, change) for each in value]
+    return change(value) if isinstance(value, str) else value

@@ -8,12 +8,13 @@ round's noise stays in the model.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.federation.optional import AnyPlan
-from fedamp.noise import mean_noise
+from fedamp.noise import norm_of
 
 
 def root_mean_square(plan: AnyPlan) -> float:
@@ -52,3 +53,41 @@ def _per_clip(plan: AnyPlan, *responses: NDArray[np.float64]) -> float:
     part = plan.full_size.parts[0]
     assert plan.noise, "within what is exact"
     return float(part.noise_multiplier / part.denominator * mean_noise(plan.coefficients, *responses))
+
+
+def path_noise(coefficients: Sequence[float], response: NDArray[np.float64]) -> float:
+    """Return the root mean square, over the rounds, of the noise in the server's model.
+
+    With A the Toeplitz matrix of the response and C that of the coefficients, it is norm(c) |A C^-1|_F / sqrt(rounds):
+    both matrices are Toeplitz, so each diagonal holds one number.
+
+    Args:
+        coefficients: c_1, c_2, ..; none: independent noise.
+        response: shape [rounds]: what one unit of a round's mean update has added to the model after 0, 1, .. further
+            rounds.
+
+    Returns:
+        The noise for noise multiplier, clipping norm and denominator 1.
+
+    Example:
+        >>> plain_sums = np.ones(100)  # each update stays in the model
+        >>> round(path_noise([], plain_sums), 2), round(path_noise([0.5, 0.375], plain_sums), 2)
+        (7.11, 4.57)
+    """
+    filtered = response
+    if coefficients:
+        from scipy.signal import lfilter  # a slow import
+
+        filtered = lfilter([1.0], [1.0, *coefficients], response)
+    rounds = len(response)
+    return norm_of(coefficients) * math.sqrt(float(np.arange(rounds, 0, -1) @ filtered**2) / rounds)
+
+
+def mean_noise(coefficients: Sequence[float], *responses: NDArray[np.float64]) -> float:
+    """Return the geometric mean of :func:`path_noise` over several models, which weighs the relative gain of each.
+
+    Args:
+        coefficients: c_1, c_2, ..
+        responses: one array of shape [rounds] for each model.
+    """
+    return math.exp(math.fsum(math.log(path_noise(coefficients, each)) for each in responses) / len(responses))

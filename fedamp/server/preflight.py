@@ -31,11 +31,11 @@ from fedamp.engines.wire import RoundOrder, rows
 from fedamp.errors import DivergedError, FederationError, ScenarioError, fails_alone, one_line
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.local_training import DEPLOYED_RECORDS
+from fedamp.federation.model_noise import path_noise
 from fedamp.federation.plan import DUMMY_WORK, PROTECTIONS, Plan, Protection, make_plan, weak_delta
 from fedamp.models.custom import is_import_path
 from fedamp.models.inspection import without_gradient
 from fedamp.models.pieces import Piece
-from fedamp.noise import path_noise
 from fedamp.runs.verification import complaint
 from fedamp.server.setup import RunInputs, made_up, memory_of_a_worker, steps_and_records
 from fedamp.server.traffic import in_words, traffic_of

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedamp.base.arrays import Arrays, Floats, State, Sums
-from fedamp.noise import Deviations, HiddenUniforms, Noise, add_noise, grid_of, mean_noise, norm_of, path_noise, split
+from fedamp.federation.model_noise import mean_noise, path_noise
+from fedamp.noise import Deviations, HiddenUniforms, Noise, add_noise, grid_of, norm_of, split
 
 BITS = 10
 MULTIPLIERS = 2.0**-10, 32.0  # noise multipliers for which float64 holds everything exactly
@@ -247,8 +248,8 @@ def buffers_of(coefficients: Sequence[float]) -> tuple[tuple[float, float], ...]
 def best_buffers(buffers: int, responses: Sequence[Floats], k: int, gap: int) -> tuple[float, ...]:
     """Find coefficients of buffers that add little noise to the server's models.
 
-    Minimised is :func:`fedamp.noise.mean_noise` times what ``k`` known rounds of a person add over one of them, by
-    L-BFGS.
+    Minimised is :func:`fedamp.federation.model_noise.mean_noise` times what ``k`` known rounds of a person add over
+    one of them, by L-BFGS.
 
     Args:
         buffers: the most, 1 to 3; fewer where two of them are too much alike.

@@ -14,6 +14,7 @@ from fedamp.cli.terminal import AsJson, load_scenario, print_answer, print_paths
 from fedamp.errors import InputError, needs_extras
 
 if TYPE_CHECKING:
+    from fedamp.extensions.population.store import Population
     from fedamp.report import tables
 else:
     tables = Later("fedamp.report.tables")  # the plan and the accountant come with it
@@ -46,12 +47,13 @@ def _read_people(data: str | None, people: Path | None) -> list[tuple[str, str]]
     return [(row[0], row[-1]) for row in rows]
 
 
-def _caution_about(file: Path, people: list[tuple[str, str]]) -> None:
-    """List ids that may be one person."""
+def _show_people(population: "Population", people: list[tuple[str, str]]) -> None:
+    """Say how many people there are now, and list ids among the new ones that may be one person."""
     from fedamp.extensions.population.spelling import in_short
-    from fedamp.extensions.population.store import Population
 
-    if found := Population(file).alike(person for _, person in people):
+    contents = population.read()
+    terminal.out.print(f"{contents.people:,} people; head {contents.head}", soft_wrap=True)
+    if found := population.alike(person for _, person in people):
         terminal.caution(in_short(found))
 
 
@@ -67,9 +69,7 @@ def new(
     from fedamp.extensions.population.store import Population
 
     rows = _read_people(data, people)
-    made = Population.new(file, rows, epsilon, delta).read()
-    terminal.out.print(f"{made.people:,} people; head {made.head}", soft_wrap=True)
-    _caution_about(file, rows)
+    _show_people(Population.new(file, rows, epsilon, delta), rows)
 
 
 @app.command()
@@ -83,9 +83,7 @@ def add(
     from fedamp.extensions.population.store import Population
 
     (population := Population(file)).add(rows := _read_people(data, people), epsilon)
-    contents = population.read()
-    terminal.out.print(f"{contents.people:,} people; head {contents.head}", soft_wrap=True)
-    _caution_about(file, rows)
+    _show_people(population, rows)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 from fedamp.base.files import write_atomically, writing
 from fedamp.base.numbers import at_most, power
 from fedamp.base.reading import read_typed
-from fedamp.base.text import printable
+from fedamp.base.text import printable, with_texts
 from fedamp.errors import InputError
 from fedamp.extensions.pages.templates import environment
 
@@ -59,18 +59,9 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
     made = environment().overlay(autoescape=False, keep_trailing_newline=True)
     made.filters |= {"at_most": at_most, "power": power}
     try:
-        return str(made.from_string(template).render(_one_lined(values)))
+        return str(made.from_string(template).render(with_texts(values, printable)))
     except TemplateError as error:
         raise InputError(f"template: {printable(error)}; expected: a Jinja template with these values") from None
-
-
-def _one_lined(value: Any) -> Any:
-    """Copy lists and mappings with every text as one printable line."""
-    if isinstance(value, Mapping):
-        return {key: _one_lined(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_one_lined(each) for each in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def write_both(text: str, folder: Path, name: str, language: Language) -> list[Path]:

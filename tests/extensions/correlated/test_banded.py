@@ -17,7 +17,8 @@ from fedamp.extensions.correlated.mechanisms import (
     matched,
     of_buffers,
 )
-from fedamp.noise import IndependentGaussian, grid_of, norm_of, path_noise
+from fedamp.federation.model_noise import path_noise
+from fedamp.noise import IndependentGaussian, grid_of, norm_of
 
 UNIT = 2.0**-31  # of the sums, for clipping norms in [1/2, 1)
 COEFFICIENTS = (0.75, 0.5, 0.25)

@@ -44,12 +44,13 @@ def test_the_releases_follow_from_nodes_with_independent_noise():
     """Oracle: the dense matrix of the nodes, on the noise that was added to zeros."""
     rounds, size, norm, deviation = 11, 20_000, 1.5, 0.7
     noise, model = TreeGaussian(norm, rounds), {"w": np.zeros(size, np.float32)}
-    state, added = noise.init(model), []
+    state, added, before_rounds = noise.init(model), [], dict(vars(noise))
     for round_ in range(1, rounds + 1):
         sums = {"w": np.zeros(size)}
         before = {level: arrays["w"].copy() for level, arrays in state.items()}
         following = noise.update(sums, {"w": deviation}, {}, state, 7 + round_, round_)
         assert all((state[level]["w"] == each).all() for level, each in before.items()), "an attempt may be repeated"
+        assert vars(noise) == before_rounds, "the state is all that a round leaves"
         state = following
         added.append(sums["w"])
     found = np.cov(nodes(rounds) @ np.array(added)) / (norm * deviation) ** 2
