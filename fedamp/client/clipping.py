@@ -204,8 +204,9 @@ def clipped_each(
         float32 [units, *shape] by parameter name; zeros for an update that is not finite.
 
     >>> import torch
-    >>> clipped_each({"weight": torch.tensor([[3.0, 4.0]])}, [["weight"]], [1.0])["weight"].round(decimals=3).tolist()
-    [[0.6, 0.8]]
+    >>> found = clipped_each({"weight": torch.tensor([[3.0, 4.0]])}, [["weight"]], [1.0])
+    >>> (10 * found["weight"]).round().tolist()
+    [[6.0, 8.0]]
     """
     limits = torch.tensor(clips, dtype=torch.float64, device=next(iter(updates.values())).device)
     if by_layer:

@@ -191,7 +191,7 @@ class NodeSum(ABC):
 
 @dataclass(frozen=True)
 class TrainedClients:
-    """What the clients of a stack have trained in a round, for what each of them keeps.
+    """Results of the clients of a stack in a round, for what each of them keeps.
 
     Attributes:
         stack: of the clients.

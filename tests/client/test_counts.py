@@ -145,6 +145,44 @@ def test_records_are_copied_to_the_device_once_and_home_once() -> None:
     assert (found.into, found.home) == (1, 1)
 
 
+def test_the_program_of_records_runs_without_data_in_few_operations() -> None:
+    client = LocalTraining(steps=1, learning_rate=0.5)
+    task = task_of(model=Model(name="mlp", hidden=(8,)), client=client, unit="sample")
+    records, arrays = records_of((5,), 1, client.loss), initial_parameters(task.model, (5,), 3, seed=1)
+    order = order_of(list(range(7)), task, arrays=arrays)
+    node, report = TrainingNode(task, records), TrainReport()
+    [waiting] = node._next_wave(node._members(order, {}, report), [], report)
+    trainer, start = waiting.members.submodel.trainer, waiting.members.submodel.start
+    numbers = torch.from_numpy(clipping.clip_numbers(order.clips))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        rate = mode.from_tensor(torch.tensor(0.1, dtype=torch.float64))
+        clips = _RoundNumbers(1, order.clips, rate, mode.from_tensor(numbers))
+        there = {name: mode.from_tensor(value) for name, value in start.items()}
+        trained = trainer.train(there, waiting, [mode.from_tensor(each) for each in waiting.tensors], clips)
+    assert {name: total.shape for name, total in trained.clipped.sums.items()} == {
+        name: array.shape for name, array in arrays.items()
+    }
+    module = trainer.piece.module
+
+    def loss(values: dict[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(torch.func.functional_call(module, values, (record[None],)), label[None])
+
+    def summed() -> list[torch.Tensor]:
+        """Clipped and added up, in float32 and without quanta."""
+        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(start, *waiting.tensors[:2])
+        norm = sum(value.flatten(1).square().sum(1) for value in each.values()).sqrt()
+        return [torch.einsum("i,i...->...", (1 / norm).clamp(max=1), value) for value in each.values()]
+
+    clips = _RoundNumbers(1, order.clips, torch.tensor(0.1, dtype=torch.float64), numbers)
+    ours = counts_of(lambda: trainer.train(start, waiting, waiting.tensors, clips))
+    bare = counts_of(summed)
+    print(f"records: {ours.dispatched} operations, {ours.launched} launches")
+    print(f"a bare vmap: {bare.dispatched}, {bare.launched}")
+    assert not ours.reads
+    assert not ours.dependent
+    assert ours.dispatched <= 1.4 * bare.dispatched, "each number is truncated to quanta, so that sums are exact"
+
+
 def test_more_numbers_of_records_are_no_more_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ghost clipping on a GPU; on a CPU it goes by blocks that stay in the cache."""
     monkeypatch.setattr(TrainingNode, "_stacking_refusal", lambda *_: "")  # other tests check that units keep apart
