@@ -181,6 +181,8 @@ def test_no_two_stored_objects_and_no_two_blocks_are_equal():
     assert len(set(blocks)) == len(blocks)
     stored = [name for data in messages for name in get_all_nested_objects(message_content(data))]
     assert len(stored) == len(set(stored)) == 10  # records, record, array, two chunks
+    few = message_content(order_of({"w": (1000,)}).sealed())
+    assert len(get_all_nested_objects(few)) == 2  # records, record: each object takes four requests
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 5000, os.urandom(5000)])
