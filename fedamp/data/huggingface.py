@@ -209,9 +209,9 @@ class TabularData(Columns, ColumnsData):
     def input_shape(self) -> tuple[int, ...] | None:
         """Return the shape that the scenario says, or one number for each column of numbers and each category."""
         names = _as_list(self.features)
-        if self.shape or not self.categories:
-            return super().input_shape()
-        return None if any("*" in name for name in names) else (sum(_width(self, name) for name in names),)
+        if self.shape is None and any("*" in name for name in names):  # the records know how many columns match
+            return None
+        return self.shape or (sum(_width(self, name) for name in names),) if self.categories else super().input_shape()
 
     def split(self, folder: Path, split: str) -> Table | None:
         """Open the files of a split; None without files."""

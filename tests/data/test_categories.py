@@ -89,7 +89,7 @@ def test_a_node_of_a_deployment_has_the_same_inputs_and_its_server_needs_no_reco
     assert answer.failed == 0
     assert np.count_nonzero(answer.sums["output.weight"][:, 5]) == 0  # nobody here comes from another city
     with pytest.raises(InputError, match=r"no test\.csv; expected: test\.csv of public records, or data\.shape"):
-        prepare(scenario(tmp_path / "server", **{"data.features": ["a*", "colour", "city"]}))
+        prepare(scenario(tmp_path / "server", words={}, **{"data.features": ["a*", "colour", "city"]}))
 
 
 def test_a_column_of_words_without_them_names_the_key(tmp_path):
