@@ -20,7 +20,6 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedamp.base import devices
 from fedamp.engines import flower
 from fedamp.engines.wire import AnswerStatus, NodeFailedError, RoundAnswer, RoundOrder, message_content
 from fedamp.errors import FederationError
@@ -167,14 +166,13 @@ class DeploymentGrid:
 
         Args:
             messages: one a node.
-            timeout: seconds in all; None: a day.
+            timeout: seconds in all; None: a day. While the SuperLink does not answer, no node is late.
 
         Returns:
             The replies that came in time, in the order of their messages.
 
         Raises:
-            FederationError: the SuperLink did not answer, has stopped the run, or no reply came while it was in
-                trouble.
+            FederationError: the SuperLink did not answer, or has stopped the run.
         """
         began = monotonic()
         deadline = began + (86_400 if timeout is None else timeout)
@@ -186,7 +184,11 @@ class DeploymentGrid:
         self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
-            while (waiting := [n for n, order in enumerate(orders) if order.reply is None]) and monotonic() < deadline:
+            while waiting := [n for n, order in enumerate(orders) if order.reply is None]:
+                if monotonic() >= deadline:
+                    if not self._superlink.trouble:
+                        break
+                    deadline = self._deadline_after_trouble()
                 ready = [number for number in waiting if orders[number].due <= monotonic()]
                 with suppress(ValueError, TimeoutError):
                     if ready:
@@ -210,11 +212,13 @@ class DeploymentGrid:
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        replies = [order.reply for order in orders if order.reply is not None]
-        if self._superlink.trouble and not replies:
-            busy = devices.busy_words()
-            raise FederationError(f"the SuperLink did not answer in time ({self._superlink.trouble}){busy}")
-        return replies
+        return [order.reply for order in orders if order.reply is not None]
+
+    def _deadline_after_trouble(self) -> float:
+        """Wait for the SuperLink, and return until when nodes may send what it could not take meanwhile."""
+        with suppress(ValueError):
+            self._superlink.nodes(monotonic() + self._superlink.patience() + 1)
+        return monotonic() + self._superlink.patience()
 
     def _since(self, deadline: float) -> dict[int, str]:
         """Return when each connected node has connected, by its id; empty: the SuperLink does not say it now."""

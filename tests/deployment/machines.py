@@ -235,7 +235,9 @@ class Machines:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "OMP_NUM_THREADS": "1",
-            "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]),
+            "PATH": os.pathsep.join(
+                [f"{self.code}/bin", sysconfig.get_path("scripts"), os.environ["PATH"], "/usr/sbin"]
+            ),
             "PYTHONPATH": str(self.code),
         }
 

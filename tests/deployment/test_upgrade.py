@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,17 @@ privacy: {noise_multiplier: 1.0, clip: 0.5}
 
 def unpacked(commit: str, folder: Path) -> Path:
     """The files of an older state, which says that it is version 0.2.0; skips where the history is not at hand."""
-    words = ["git", "archive", commit, "fedamp", "docs/deployment"]
+    words = ["git", "archive", commit, "fedamp", "docs/deployment", "pyproject.toml"]
     packed = subprocess.run(words, cwd=ROOT, capture_output=True)
     if packed.returncode:
         pytest.skip(f"the commit {commit} is not here: an upgrade is not tested")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    module, function = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["scripts"]["fedamp"].split(":")
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "fedamp"  # the command that is installed calls a function that this state may lack
+    script.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    script.chmod(0o755)
     told = folder / "fedamp-0.2.0.dist-info"
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: fedamp\nVersion: 0.2.0\n")

@@ -283,10 +283,26 @@ def test_a_superlink_that_is_gone_ends_every_wait(monkeypatch, caplog):
         ):
             with pytest.raises(FederationError, match=r"has not answered for 0\.5 s"):
                 call()
-        with pytest.raises(FederationError, match="did not answer in time"):  # its deadline comes first
+        with pytest.raises(FederationError, match=r"has not answered for 0\.5 s"):  # no node is late meanwhile
             grid.send_and_receive([order_to(node)], timeout=0.05)
     said = caplog.text.count("the SuperLink does not answer")
     assert said in (1, 2), "once more where a call is still answered while the SuperLink stops"
+
+
+@pytest.mark.slow  # gRPC waits a minute
+def test_no_node_is_late_while_the_superlink_is_gone(monkeypatch):
+    """One node has answered, and the other could not: the deadline passed, and the other was blamed."""
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    with superlink() as link, closing(DeploymentGrid(link.grid())) as grid, ThreadPoolExecutor(1) as pool:
+        nodes = [Node(link, "north"), Node(link, "south")]
+        orders = [order_to(node) for node in nodes]
+        waiting = pool.submit(grid.send_and_receive, orders, timeout=5)
+        received = nodes[0].order()
+        nodes[0].push(received, sent(honest(orders[0])))
+        time.sleep(1)  # its reply is taken
+        link.stop()
+        with pytest.raises(FederationError, match=r"^the SuperLink has not answered for \d+ s"):
+            waiting.result()
 
 
 def test_a_busy_machine_is_called_busy_and_waited_for_longer(monkeypatch, caplog):
