@@ -764,7 +764,8 @@ class Mechanism:
             noise = 1 / min(precision**-0.5, 1e50) ** 2 if precision else 0.0
             hidden.append(Participation(self, (0.0, 1.0), 1).as_factors(noise, rest))
         uppers, lowers = zip(*dependent, *hidden, strict=True)
-        upper = lower = SampledRun(uppers)
+        upper = SampledRun(uppers)
+        lower: SampledRun | None = upper
         if not all(map(operator.is_, uppers, lowers)):
             lower = SampledRun(lowers) if self.attained_in_draws() is self else None
         if self.is_mean_of_gaussians:
