@@ -273,38 +273,52 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
 # The inner loops of the evaluators.
 
 
-SIDE_BY_SIDE = 128  # rows of draws that a recursion takes at once
+SIDE_BY_SIDE = 128  # rows of draws that a compiled recursion takes at once
+_AT_ONCE = 1024  # that NumPy takes
 
 
-def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function by ``numba.njit(**options)`` at its first call (:func:`fedamp.base.start.compiled`).
+Loop = Callable[..., Any]
+
+
+def items_of_first(first: Sized, *_: Any) -> int:
+    """Return the number of items of the first argument."""
+    return len(first)
+
+
+def compiled(
+    uncompiled: float = 0, plain: Loop | None = None, work: Loop = items_of_first, **options: Any
+) -> Callable[[Loop], Loop]:
+    """Compile an inner loop by ``numba.njit(**options)`` once a process has much work for it.
+
+    Importing numba and compiling the first loop takes two thirds of an import of torch, and each further loop a tenth.
+    So a process does its first work without. A call that is a sixteenth of ``uncompiled`` tells that there
+    is much. Both ways have the same bits: mathematics comes from ``math`` where NumPy has other last digits.
 
     The cache on disk lies beside the code, in the user's home, or in ``NUMBA_CACHE_DIR``. If none of them can be
-    written to, as in a container without a home, every process compiles again. Numba is imported at the first call of
-    any of these functions, because many questions need none of them.
+    written to, as in a container without a home, every process compiles again (:func:`fedamp.base.start.compiled`).
 
     Args:
-        interpreted: Python itself does so many items of the first argument in a process, because compiling takes
-            longer. Such a function takes its mathematics from ``math``: then the bits are the same.
+        uncompiled: how much work is done without.
+        plain: the same in NumPy; default: the function itself as Python runs it, on lists.
+        work: from the arguments to the work of a call; default: the items of the first argument.
         options: those of ``numba.njit``.
     """
 
-    def compile_(function: Callable[..., Any]) -> Callable[..., Any]:
-        left, kernel = interpreted, compiled_later(**options)(function)
+    def compile_(function: Loop) -> Loop:
+        left, kernel = uncompiled, compiled_later(**options)(function)
 
         @wraps(function)
         def call(*arguments: Any) -> Any:
             nonlocal left
-            if interpreted:
-                left -= len(arguments[0])
-                with (
-                    suppress(OverflowError),
-                    np.errstate(all="ignore"),
-                ):  # numbers out of range are infinite if compiled
-                    if left >= 0:
-                        return function(
-                            *[each.tolist() if isinstance(each, np.ndarray) else each for each in arguments]
-                        )
+            here = work(*arguments)
+            left = left - here if here < uncompiled / 16 else -1.0
+            if left < 0:
+                return kernel()(*arguments)
+            with np.errstate(all="ignore"):  # numbers out of range are infinite if compiled
+                if plain:
+                    return plain(*arguments)
+                with suppress(OverflowError):
+                    return function(*[each.tolist() if isinstance(each, np.ndarray) else each for each in arguments])
             return kernel()(*arguments)
 
         return call
@@ -312,7 +326,26 @@ def compiled(interpreted: int = 0, **options: Any) -> Callable[[Callable[..., An
     return compile_
 
 
-@compiled()
+def mapped(function: Callable[[float], float], values: Array) -> Array:
+    """Return a function of ``math`` at each value: the bits of compiled code."""
+    return np.fromiter(map(function, values.tolist()), float, values.size)
+
+
+def _plain_profile(log_ratio: Array, mass_in: Array, infinite: float, slope: Array, delta: Array) -> None:
+    """Do ``hockey_stick_profile`` in Python."""
+    gaps = log_ratio[:-1] - log_ratio[1:]
+    rises, factors = (-mapped(math.expm1, gaps)).tolist(), mapped(math.exp, gaps).tolist()
+    steepness, height, masses = float(mass_in[-1]), float(infinite), mass_in.tolist()
+    slopes, heights = [steepness], [height]
+    for i in range(len(gaps) - 1, -1, -1):
+        height += steepness * rises[i]
+        steepness = steepness * factors[i] + masses[i]
+        slopes.append(steepness)
+        heights.append(height)
+    slope[::-1], delta[::-1] = slopes, heights
+
+
+@compiled(1_000_000, _plain_profile)
 def hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: ignore[no-untyped-def]
     """Compute the profile of a finite law from its right end, so that everything summed is positive.
 
@@ -334,7 +367,25 @@ def hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: i
         delta[i] = height
 
 
-@compiled()
+def _plain_pairs(loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells):  # type: ignore[no-untyped-def]
+    """Do ``sum_pairs`` with all pairs at once."""
+    size, cells, scale = len(loc_a), len(in_cells), 2.0 if symmetric else 1.0
+    cell = np.searchsorted(bounds, np.add.outer(loc_a, loc_b)) + cells * np.arange(size)[:, None]
+    kept = np.triu_indices(size) if symmetric else np.indices(cell.shape)
+    share = np.where(kept[0] == kept[1], 0.5, 1.0) if symmetric else 1.0
+    place, other = cell[kept[0], kept[1]].ravel(), kept[1]
+    sum_in, sum_out = (
+        np.bincount(place, np.ravel(share * each[other]), size * cells).reshape(size, cells) for each in (in_b, out_b)
+    )
+    from_out, from_in = scale * (c_ab * in_a), scale * (c_ba * out_a + c_pp * in_a)
+    for found, more in (
+        (in_cells, from_out[:, None] * sum_out + from_in[:, None] * sum_in),
+        (out_cells, (scale * out_a)[:, None] * sum_out),
+    ):
+        found[:] = np.add.reduce(np.concatenate([found[None], more]), axis=0)
+
+
+@compiled(6_000_000, _plain_pairs, lambda a, _, __, b, *___: len(a) * len(b))
 def sum_pairs(  # type: ignore[no-untyped-def]
     loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
 ):
@@ -376,7 +427,7 @@ def sum_pairs(  # type: ignore[no-untyped-def]
         out_cells[cell] += to_out * sum_out
 
 
-@compiled(interpreted=100_000)
+@compiled(100_000)
 def lattice_below(log_ratio, mass_in, mass_out, anchor, step, first, size):  # type: ignore[no-untyped-def]
     """Contract a law onto the lattice ``anchor + step * (first + arange(size))``, which must reach around it.
 
@@ -470,7 +521,32 @@ def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # typ
     return sums
 
 
-@compiled(nogil=True)
+def _plain_means(ratios, rate, tails, beginnings, fewest, means, _):  # type: ignore[no-untyped-def]
+    """Do ``symmetric_means`` for many draws at a time."""
+    (draws, rounds), k, side, none, largest = ratios.shape, tails.shape[1] - 1, _AT_ONCE, 1.0 - rate, 0.0
+    for first in range(0, draws, side):
+        weights = rate * np.ascontiguousarray(ratios[first : first + side].T)
+        largest = max(largest, float(np.multiply.reduce(np.maximum(1.0, none + weights), axis=0).max()))
+        p, moved, j = np.eye(k + 1, 1) + np.zeros(weights.shape[1]), np.empty((k + 1, weights.shape[1])), 0
+        for i, weight in enumerate(weights):
+            least = max(0, fewest - (rounds - 1 - i))
+            low, high = max(least, 1), min(i + 1, k) + 1
+            more = np.multiply(weight, p[low - 1 : high - 1], out=moved[low:high])
+            p[least:high] *= none
+            p[low:high] += more
+            alike = int(np.searchsorted(beginnings[j:], i + 1, side="right"))
+            if alike == 1:
+                total = np.zeros(weights.shape[1])
+                for h in range(least, k + 1):
+                    total += tails[j, h] * p[h]
+                means[first : first + side, j] = total
+            elif alike:  # each takes one term, so that no sum is rounded
+                means[first : first + side, j : j + alike] = (tails[j : j + alike, least:] @ p[least:]).T
+            j += alike
+    return largest if (means < np.inf).all() else math.inf
+
+
+@compiled(5e8, _plain_means, lambda ratios, _, tails, *__: ratios.size * tails.shape[1], nogil=True)
 def symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # type: ignore[no-untyped-def]
     """Compute means of elementary symmetric polynomials of rows of ratios, after several beginnings.
 
@@ -485,7 +561,7 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # ty
         ratios: shape (draws, rounds).
         rate: q.
         tails: shape (n, k + 1).
-        beginnings: numbers of rounds, shape (n,).
+        beginnings: numbers of rounds, shape (n,); equal ones have tails of one number h each.
         fewest: the fewest rounds that a person takes part in.
         means: shape (draws, n), to be filled.
         rows: room for weights, growth and the k + 1 numbers of successes, shape (k + 3, ``SIDE_BY_SIDE``).
@@ -515,7 +591,7 @@ def symmetric_means(ratios, rate, tails, beginnings, fewest, means, rows):  # ty
             if least == 0:
                 for d in range(side):
                     p[0, d] *= none
-            if beginnings[j] == i + 1:
+            while j < len(beginnings) and beginnings[j] == i + 1:
                 for d in range(here):
                     total = 0.0
                     for h in range(least, k + 1):
@@ -610,27 +686,19 @@ def shuffle_ends(values: Array, counts: NDArray[np.int32], uniforms: Array) -> N
     Returns:
         Classes of the chosen numbers, of the shape of ``uniforms``.
     """
-    ends = np.empty(uniforms.shape, np.int64)
-    _shuffle_ends(values, counts, uniforms, np.empty(values.shape[1], np.int64), ends)
-    return ends
-
-
-@compiled(nogil=True)
-def _shuffle_ends(values, counts, uniforms, classes, ends):  # type: ignore[no-untyped-def]
-    """Exchange numbers, and fill the ``ends``; see ``shuffle_ends``. ``classes`` is room for a row."""
-    draws, rounds = values.shape
+    (draws, rounds), kinds, ends = values.shape, np.arange(counts.shape[1]), np.empty(uniforms.shape, np.int64)
     first = rounds - uniforms.shape[1]
-    for d in range(draws):
-        start = 0
-        for c in range(counts.shape[1]):
-            for i in range(start, start + counts[d, c]):
-                classes[i] = c
-            start += counts[d, c]
+    for start in range(0, draws, _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        here, row = values[rows], rounds * np.arange(len(values[rows]))
+        classes = np.repeat(np.tile(kinds, len(here)), counts[rows].ravel()).reshape(here.shape)
+        flat, flat_classes = here.reshape(-1), classes.reshape(-1)
         for i in range(rounds - 1, first - 1, -1):
-            j = int(uniforms[d, i - first] * (i + 1))
-            values[d, i], values[d, j] = values[d, j], values[d, i]
-            ends[d, i - first] = classes[j]
-            classes[j] = classes[i]
+            place = row + (uniforms[rows, i - first] * (i + 1)).astype(np.int64)
+            taken, ends[rows, i - first] = flat[place], flat_classes[place]
+            flat[place], flat_classes[place] = here[:, i], classes[:, i]
+            here[:, i] = taken
+    return ends
 
 
 def log_products(ratios: Array, odds: float) -> Array:
@@ -644,28 +712,51 @@ def log_products(ratios: Array, odds: float) -> Array:
     return sums + list(map(math.log, products.tolist()))
 
 
-@compiled(nogil=True)
-def sums_of_logs(a, b, scales, stakes, total):  # type: ignore[no-untyped-def]
-    """Add log(1 + stake (a - scale b)+) of each draw to ``total``, at each scale and its stake; ``scales`` increase."""
-    for d in range(len(a)):
-        for i in range(len(scales)):
-            value = a[d] - scales[i] * b[d]
-            if value <= 0:
-                break
-            total[i] += np.log1p(stakes[i] * value)
+def sums_of_logs(a: Array, b: Array, scales: Array, stakes: Array) -> list[float]:
+    """Return the sum of log(1 + stake v) over draws, at each scale and its stake.
+
+    A value v is the mean of (a - scale b)+ over the last axis of ``a`` and ``b``, shape (draws, n).
+    """
+    found = []
+    for scale, stake in zip(scales.tolist(), stakes.tolist(), strict=True):
+        excess = np.maximum(a - scale * b, 0.0)
+        values = excess[:, 0] if excess.shape[1] == 1 else excess @ np.full(excess.shape[1], 1 / excess.shape[1])
+        found.append(float(np.log1p(stake * values).sum()))
+    return found
 
 
-@compiled(nogil=True)
-def smoothed_excess(log_a, log_b, epsilon, smoothing, values, falls):  # type: ignore[no-untyped-def]
-    """Fill means of (a e^(s z - s^2 / 2) - e^epsilon b)+ over a standard normal z, s the ``smoothing`` >= 0.1.
+def smoothed_excess(
+    log_a: Array, log_b: Array, epsilon: float, smoothing: float, quick: bool = False
+) -> tuple[Array, Array]:
+    """Return means of (a e^(s z - s^2 / 2) - e^epsilon b)+ over a standard normal z, s the ``smoothing`` >= 0.1.
 
     They are a Phi(d + s) - e^epsilon b Phi(d) (Black, Scholes 1973), 0 where d < -37, and fall by e^epsilon b Phi(d) as
     epsilon rises. docs/research/k-of-t.md, "Rounding", bounds the errors.
+
+    Args:
+        log_a, log_b: shape (draws,).
+        epsilon, smoothing: see above.
+        quick: whether the last bits may depend on the processor, as those of searches may not.
+
+    Returns:
+        The means, and how fast they fall, both of shape (draws,).
     """
-    for i in range(len(log_a)):
-        d = (log_a[i] - log_b[i] - epsilon) / smoothing - smoothing / 2
-        values[i] = falls[i] = 0.0
-        if d >= -37.0:
-            falls[i] = np.exp(epsilon + log_b[i]) * (1.0 if d > 8.0 else math.erfc(-d * 0.5**0.5) / 2)
-            share = 1.0 if d > 8.0 else math.erfc(-(d + smoothing) * 0.5**0.5) / 2
-            values[i] = max(np.exp(log_a[i]) * share - falls[i], 0.0)
+    from scipy.special import erfc  # a slow import
+
+    def tail(d: Array) -> Array:
+        below, some = np.ones(d.size), ~(distance > 8.0)
+        at = -d[some] * 0.5**0.5
+        below[some] = (erfc(at) if quick else mapped(math.erfc, at)) / 2
+        return below
+
+    def exp(logs: Array) -> Array:
+        if quick:
+            return np.exp(logs)
+        return np.where(logs > 709.0, np.inf, mapped(math.exp, np.minimum(logs, 709.0)))
+
+    distance = (log_a - log_b - epsilon) / smoothing - smoothing / 2
+    values, falls, met = np.zeros(len(log_a)), np.zeros(len(log_a)), distance >= -37.0
+    distance = distance[met]
+    falls[met] = exp(epsilon + log_b[met]) * tail(distance)
+    values[met] = np.maximum(exp(log_a[met]) * tail(distance + smoothing) - falls[met], 0.0)
+    return values, falls

@@ -439,6 +439,36 @@ def log_beginnings(parts: Beginnings, ratios: Array) -> Array:
     return logs_in_range(means, largest * max(parts.tails.max(), 1.0))
 
 
+def log_shifted_beginnings(parts: Beginnings, ratios: Array, factors: Array) -> Array:
+    """Return log X after each beginning where all of a row's ratios are multiplied by each of its ``factors``.
+
+    Each e_h is multiplied by the factor to the power h.
+
+    Args:
+        parts: the beginnings.
+        ratios: shape (draws, rounds).
+        factors: shape (draws, m).
+
+    Returns:
+        Shape (draws * m, n), the m rows of a draw together.
+    """
+    beginnings, most = parts.tails.shape
+    tails, rounds = np.tile(np.eye(most), (beginnings, 1)), np.repeat(parts.rounds, most)
+    found, room = np.empty((len(ratios), factors.shape[1], beginnings)), np.empty((most + 2, SIDE_BY_SIDE))
+    for first in range(0, len(ratios), 8 * SIDE_BY_SIDE):  # a part that stays in the processor's cache
+        rows = slice(first, first + 8 * SIDE_BY_SIDE)
+        terms, scales = np.empty((len(ratios[rows]), beginnings * most)), np.ascontiguousarray(factors[rows].T)
+        largest = arithmetic.symmetric_means(ratios[rows], parts.rate, tails, rounds, parts.fewest, terms, room)
+        by_power = parts.tails[:, :, None] * terms.T.reshape(beginnings, most, -1)
+        sums = np.zeros((beginnings, *scales.shape))
+        for h in range(most - 1, -1, -1):
+            sums *= scales
+            sums += by_power[:, None, h]
+        largest *= max(parts.tails.max(), 1.0) * max(float(scales.max()), 1.0) ** (most - 1)
+        found[rows] = logs_in_range(sums.transpose(2, 1, 0), largest)
+    return found.reshape(-1, beginnings)
+
+
 def logs_in_range(means: Array, largest: float, limit: float = 1e200) -> Array:
     """Return logs, if the ``largest`` number on the way is below the ``limit``; else NotEvaluable."""
     if not largest < limit:
@@ -652,6 +682,8 @@ class Proposal(ABC):
         variation: bound on the total variation between the draws and R.
         relative: bound on the relative error of v, X aside.
         smoothing: standard deviation of a part of log X over which v is a mean, in closed form; 0: there is none.
+        together: rows of ``draw`` that are one draw, whose v is their mean.
+        moved: bound on the relative error of X beside that of the run.
     """
 
     run: SampledRun
@@ -661,6 +693,8 @@ class Proposal(ABC):
     variation: float
     relative: float
     smoothing: float = 0.0
+    together: int = 1
+    moved: float = 0.0
 
     def log_bound(self, epsilon: float) -> float:
         """Return log of the largest value of v."""
@@ -673,14 +707,14 @@ class Proposal(ABC):
     def excesses(self, log_a: Array, log_b: Array, epsilon: float | Array) -> tuple[Array, Array]:
         """Return v of draws, and how fast it falls as epsilon rises."""
         if self.smoothing:
-            values, falls = np.empty((2, len(log_a)))
-            # A number, also where it is an array without axes: then there is one function to compile.
-            arithmetic.smoothed_excess(log_a, log_b, float(epsilon), self.smoothing, values, falls)
-            return values, falls
+            return arithmetic.smoothed_excess(log_a, log_b, float(epsilon), self.smoothing)
         excess = log_a - log_b - epsilon
         met = excess > 0
         values = np.where(met, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
-        return values, np.where(met, np.exp(epsilon + log_b), 0.0)
+        falls = np.where(met, np.exp(epsilon + log_b), 0.0)
+        if self.together > 1:
+            values, falls = (each.reshape(-1, self.together, *each.shape[1:]).mean(axis=1) for each in (values, falls))
+        return values, falls
 
     def for_run(self, run: SampledRun) -> "Proposal":
         """Return the same proposal for another run."""
@@ -737,6 +771,7 @@ _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  #
 _MOST_COINS = 64  # orders of independent rounds to try
 _LEAST_SMOOTHING, _MOST_SMOOTHING = 0.1, 27.0  # and the most times the order; docs/research/k-of-t.md, "Rounding"
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
+_COMMON_POINTS = 4  # of the common noise of beginnings: more hardly lower the spread
 _UNDRIFTED = 0.5  # share of draws without drift; the bound is multiplied by its inverse
 _EXACT = 0.2  # share of draws by a power of X, beside independent rounds; the bound is multiplied by its inverse
 
@@ -893,7 +928,7 @@ class RemoveProposal(Proposal):
         for each in run.factors:
             variance += each.copies * each.common_spread**2
         if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift):
-            self.smoothing = math.sqrt(variance)
+            self.smoothing, self.moved = math.sqrt(variance), SMOOTHED
         self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.independent_factors)) if order < 2 else []
         off = 0.0
         for each, _ in self._powers:
@@ -959,10 +994,39 @@ class RemoveProposal(Proposal):
             log_ratio += self.smoothing**2 / 2 - shift
         return self._log_excess(log_ratio, log_power, log_second)
 
+    @cached_property
+    def common_points(self) -> int:
+        """Number of values of the noise that all rounds have in common, over which draws of beginnings are means."""
+        factor = self.run.factors[0]
+        if self.coins or self._powers or not isinstance(factor, HiddenRounds) or factor.people > 1:
+            return 1
+        if not isinstance(factor.round, GaussianRound):
+            return 1
+        farthest = 20 * factor.most_rounds / factor.round.noise_multiplier / math.sqrt(factor.rounds)
+        return _COMMON_POINTS if farthest < 200 else 1  # else ratios leave the range of floating point
+
+    def _common_factors(self, rng: np.random.Generator, counts: NDArray[np.int32], log_of_products: Array) -> Array:
+        """Draw factors of all ratios that give each row other noise in common, one in each of equal parts of its law.
+
+        Given the classes of rounds, the mean of all rounds' noise is independent of the rest.
+        """
+        from scipy.special import ndtri  # a slow import
+
+        (factor,), (tilted,), many = self.run.factors, self._tilted, self.common_points
+        assert isinstance(factor, HiddenRounds)
+        assert isinstance(factor.round, GaussianRound)
+        assert isinstance(tilted, _Tilted)
+        precision = 1 / factor.round.noise_multiplier
+        common = (log_of_products - counts @ ((tilted.exponents - 0.5) * precision**2)) / factor.rounds
+        parts = (np.arange(many) + rng.random((len(counts), 1))) / many
+        other = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (precision / math.sqrt(factor.rounds))
+        return np.exp(other - common[:, None])
+
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Draw like ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n).
 
-        See docs/research/k-of-t.md, Proposition 6.
+        With ``common_points`` there are as many rows for each draw, one after the other. See docs/research/k-of-t.md,
+        Propositions 6 and 6'.
         """
         if self._powers or self.drift:
             raise NotEvaluable("beginnings are drawn at whole orders, and without drift, only")
@@ -974,16 +1038,22 @@ class RemoveProposal(Proposal):
             return log_a - later, log_b - later
         assert isinstance(tilted, _Tilted)
         independent = rng.random(draws) >= self._share
-        ratios, counts, _ = self._draw_ratios(rng, 0, independent)
+        ratios, counts, log_of_products = self._draw_ratios(rng, 0, independent)
         held = arithmetic.shuffle_ends(ratios, counts, rng.random((draws, factor.rounds - first)))
         log_mu = np.append(tilted.log_mu, np.zeros(self.coins + 1))  # independent later rounds integrate to 1
         later = np.cumsum(np.pad(log_mu[held], ((0, 0), (0, 1)))[:, ::-1], axis=1)[:, ::-1]
+        later = later[:, parts.rounds - first]
+        if self.common_points > 1:
+            log_ratio = log_shifted_beginnings(parts, ratios, self._common_factors(rng, counts, log_of_products))
+            log_a, log_b = self._log_excess(log_ratio, self.order * log_ratio, np.zeros(1))
+            later = np.repeat(later, self.common_points, axis=0)
+            return log_a - later, log_b - later
         log_ratio, log_coins = log_beginnings(parts, ratios), np.zeros(1)
         for coin in self._coins:
             log_coins = (coin.order * np.cumsum(np.log1p(coin.odds * ratios), axis=1))[:, parts.rounds - 1]
             log_coins -= parts.rounds * coin.log_moment
         log_a, log_b = self._log_excess(log_ratio, self.order * log_ratio, log_coins)
-        return log_a - later[:, parts.rounds - first], log_b - later[:, parts.rounds - first]
+        return log_a - later, log_b - later
 
     def _log_excess(self, log_ratio: Array, log_power: Array, log_second: Array) -> tuple[Array, Array]:
         """Return logs of a and b, for v = (X - e^epsilon)+ dQ/dR."""
@@ -1131,6 +1201,9 @@ class Block(Proposal):
         self.whole, self.run, self.parts, self.moment = whole, whole.run, Beginnings.of_factors(parts), whole.moment
         self.name, self.relative = f"{whole.name} from {parts[0].rounds}", 2 * whole.relative
         self.variation = whole.variation + parts[-1].rounds ** 2 * UNIT
+        self.together = whole.common_points
+        if self.together > 1:
+            self.moved = (parts[-1].rounds + 32) * EXPONENT * (self.parts.tails.shape[1] - 1) * UNIT
 
     def log_bound(self, epsilon: float) -> float:
         return self.whole.log_bound(epsilon) + self.whole.log_slack(self.parts)
@@ -1173,7 +1246,7 @@ def certify_deltas(proposal: Proposal, above: Array, below: Array, draws: int, f
     Returns:
         Bounds of the shapes of ``above`` and ``below``.
     """
-    rounding = proposal.run.ratio_rounding + (SMOOTHED if proposal.smoothing else 0.0)
+    rounding = proposal.run.ratio_rounding + proposal.moved
     epsilons = np.concatenate([above - rounding, below + rounding], axis=-1)
     error = proposal.relative + (proposal.moment.order + 1) * rounding + 4 * SUMMING
     bound = np.exp(np.minimum(np.array(list(map(proposal.log_bound, epsilons.flat))) + error, 700.0))
@@ -1250,7 +1323,8 @@ def _common_draws(proposal: Proposal, draws: int = 0) -> tuple[Array, Array]:
 
     Differences between proposals are then better known than either.
     """
-    log_a, log_b = zip(*_in_batches(proposal, draws or pilot_draws(proposal.run), 0, tuple), strict=True)
+    draws = (draws or pilot_draws(proposal.run)) // proposal.together
+    log_a, log_b = zip(*_in_batches(proposal, draws, 0, tuple), strict=True)
     return np.concatenate(log_a), np.concatenate(log_b)
 
 
@@ -1265,11 +1339,13 @@ def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) 
         (log_a, log_b), found = drawn, np.zeros(columns.shape)
         if proposal.smoothing:
             for j, (scale, stake) in enumerate(zip(scales[0], sorted_stakes[0], strict=True)):
-                found[0, j] = np.log1p(stake * proposal.excesses(log_a, log_b, math.log(scale))[0]).sum()
+                values, _ = arithmetic.smoothed_excess(log_a, log_b, math.log(scale), proposal.smoothing, quick=True)
+                found[0, j] = np.log1p(stake * values).sum()
             return found
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
-            some = a - b > columns[i, order[i, 0]]  # elsewhere all values are 0
-            arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i], found[i])
+            a, b = a.reshape(-1, proposal.together), b.reshape(-1, proposal.together)
+            some = (a - b > columns[i, order[i, 0]]).any(axis=1)  # elsewhere all values are 0
+            found[i] = arithmetic.sums_of_logs(np.exp(a[some]), np.exp(b[some]), scales[i], sorted_stakes[i])
         return found
 
     run = b"|".join(map(methodcaller("fingerprint"), proposal.run.factors))  # so that each question has its own draws

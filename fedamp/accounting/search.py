@@ -327,6 +327,7 @@ _FIRST_ROUNDS = 5  # of a spaced run that have draws of their own
 _AHEAD, _ADD_LAWS = 64, 40  # the most rounds that share draws, and laws of the add direction
 _CURVE_WORK = 1.2e9  # steps of the recursion that a curve may take: some four seconds of one core
 _FEWEST = 5_000  # draws that rounds may share
+_MANY_DRAWS = 10_000  # for a beginning, from which a higher order is tried
 _LOOKING = 12_000  # draws that pilots take, about
 _SWEPT_STEPS = STEPS[::4]  # of candidates for each of many rounds: further apart by some 0.2 per cent of epsilon
 
@@ -481,7 +482,7 @@ def _add_by_law(beginnings: list[Mechanism], delta: float, enough: Array) -> Arr
 def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
     """Return upper ends of the remove direction after each of some beginnings; infinite where sampling has none."""
     spent, end, left, failure = np.full(len(parts), np.inf), len(parts), _CURVE_WORK, CHARGE * delta / QUESTIONS
-    log_term, proposal, ahead = math.log(2 * len(parts) * len(_SWEPT_STEPS) / failure), None, _AHEAD
+    log_term, proposal, ahead = math.log(2 * len(parts) * len(_SWEPT_STEPS) / failure), None, _AHEAD // 2
     while end:
         run = SampledRun((parts[end - 1],))
         if left / 4 / run.draw_steps < _FEWEST:
@@ -490,17 +491,10 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
         if spendable <= 0:
             raise NotEvaluable("a round gives a person away with more than delta")
         try:
-            if proposal is None or run.independent_factors:
-                look = partial(pilot_at_delta, delta=spendable, draws=1024)
-                proposal = RemoveProposal.best_pilot(run, partial(epsilon_of_moment, delta=spendable), look).proposal
-            if (
-                not run.independent_factors
-            ):  # without drift; the best order changes slowly, and each has a table of its own
-                proposal = RemoveProposal(run, proposal.moment.order)
-            pilots = pilots_of_columns(Block(proposal, parts[max(0, end - ahead) : end]), spendable)[::-1]
+            proposal, pilots = _swept_pilots(parts[max(0, end - ahead) : end], proposal, spendable, log_term)
             needed = np.maximum.accumulate([_sweep_draws(each, log_term) for each in pilots])
             count = int(np.argmin(needed / np.arange(1, len(pilots) + 1))) + 1  # the most rounds for a draw
-            draws, ahead = int(min(needed[count - 1], left / 4 / run.draw_steps)), min(_AHEAD, 4 * count)
+            draws, ahead = int(min(needed[count - 1], left / 4 / run.draw_steps)), min(_AHEAD, max(3 * count, 8))
             pilots, some = pilots[count - 1 :: -1], slice(end - count, end)
             epsilons = np.array([[each.epsilon] for each in pilots])
             above = epsilons + np.array([[half_width(each, draws, log_term)] for each in pilots]) * _SWEPT_STEPS
@@ -519,10 +513,45 @@ def _swept_epsilons(parts: Sequence[Factor], delta: float) -> Array:
     return spent
 
 
+def _swept_pilots(
+    parts: Sequence[Factor], before: RemoveProposal | None, delta: float, log_term: float
+) -> tuple[RemoveProposal, list[Pilot]]:
+    """Return the proposal that needs the fewest draws for the last of some beginnings, and all pilots, the last first.
+
+    Args:
+        parts: the beginnings.
+        before: the proposal for later ones. Where a draw is a mean over common noise, its order serves: the best one
+            changes slowly, and a table of overlaps takes long. The next one is tried as rounds halve.
+        delta, log_term: as of :func:`pilots_of_columns` and :meth:`Pilot.draws_for`.
+    """
+    run = SampledRun((parts[-1],))
+
+    def taken(proposal: RemoveProposal) -> tuple[RemoveProposal, list[Pilot]]:
+        return proposal, pilots_of_columns(Block(proposal, parts), delta)[::-1]
+
+    def draws(found: tuple[RemoveProposal, list[Pilot]]) -> float:
+        return _sweep_draws(found[1][0], log_term)
+
+    if before is not None and not run.independent_factors:  # without drift; each order has a table of its own
+        return taken(RemoveProposal(run, before.order))
+    if before is not None and before.common_points > 1:
+        found = taken(RemoveProposal(run, before.order))
+        with suppress(NotEvaluable):
+            halved = run.factors[0].rounds.bit_length() < before.run.factors[0].rounds.bit_length()
+            if halved and draws(found) > _MANY_DRAWS:
+                found = min(found, taken(RemoveProposal(run, before.order + 1)), key=draws)
+        return found
+    look = partial(pilot_at_delta, delta=delta, draws=1024)
+    best = RemoveProposal.best_pilot(run, partial(epsilon_of_moment, delta=delta), look).proposal
+    assert isinstance(best, RemoveProposal)
+    found = taken(best if run.independent_factors else RemoveProposal(run, best.order))
+    return min(found, taken(RemoveProposal(run, best.order)), key=draws) if best.coins else found
+
+
 def _sweep_draws(pilot: Pilot, log_term: float) -> float:
     """Return how many draws leave a bracket of one per cent, most of it on one side."""
     error = 0.0085 * max(pilot.epsilon, 0.02) * pilot.slope
-    return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0)
+    return max(pilot.draws_for(error, log_term) if pilot.epsilon > 0 else FOR_ZERO, 4096.0 / pilot.proposal.together)
 
 
 def _quick_upper(mechanism: Mechanism, delta: float, highest: int) -> float:

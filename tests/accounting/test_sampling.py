@@ -32,6 +32,7 @@ from fedamp.accounting.mechanism import moments_of, numerical_law
 from fedamp.accounting.sampling import (
     AddProposal,
     Beginnings,
+    Block,
     FiniteRound,
     GaussianRound,
     HiddenRounds,
@@ -41,6 +42,7 @@ from fedamp.accounting.sampling import (
     certify_deltas,
     hidden_log_moments,
     log_beginnings,
+    log_shifted_beginnings,
 )
 from tests.accounting.oracles import (
     allocation_on_grid,
@@ -462,8 +464,12 @@ def test_smoothed_excess_is_an_integral_over_the_noise():
     weight = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
     log_a = np.array([-60.0, -20.0, -3.0, 0.0, 1.0, 5.0, 60.0])
     for smoothing, epsilon in ((0.1, 0.0), (1.0, 2.0), (7.0, 40.0)):
-        values, falls = np.empty((2, len(log_a)))
-        arithmetic.smoothed_excess(log_a, np.full(len(log_a), -1.0), epsilon, smoothing, values, falls)
+        values, falls = arithmetic.smoothed_excess(log_a, np.full(len(log_a), -1.0), epsilon, smoothing)
+        off, below = arithmetic.SMOOTHED, np.full(len(log_a), -1.0)
+        quick, _ = arithmetic.smoothed_excess(log_a, below, epsilon, smoothing, quick=True)
+        most, _ = arithmetic.smoothed_excess(log_a, below, epsilon - off, smoothing)
+        least, _ = arithmetic.smoothed_excess(log_a, below, epsilon + off, smoothing)
+        assert np.all((least * (1 - off) <= quick) & (quick <= most * (1 + off)))
         for one, value, fall in zip(log_a, values, falls, strict=True):
             inside = one + smoothing * z - smoothing**2 / 2 > epsilon - 1
             excess = np.exp(one + smoothing * z - smoothing**2 / 2) - math.exp(epsilon - 1)
@@ -602,3 +608,34 @@ def test_one_of_several_runs_is_sampled_by_the_costliest():
     # The trapezoid rule with kinks is off by some 2e-4 relative.
     assert exact(found.upper) <= 1e-3 * (1 + 1e-3)
     assert exact(found.lower) >= 1e-3 * (1 - 1e-3)
+
+
+def test_a_mean_over_common_noise_has_the_mean_of_single_draws_and_less_spread():
+    """For each beginning of 3 of 12 rounds; five standard errors of both means."""
+    runs = [run_of(GaussianRound(0.9), 3, 12, released) for released in range(5, 12)]
+    parts = [run.factors[0] for run in runs]
+    proposal, alone = RemoveProposal(runs[-1], 3), RemoveProposal(runs[-1], 3)
+    assert proposal.common_points == 4
+    alone.common_points = 1
+    found = []
+    for each in (proposal, alone):
+        block, rng = Block(each, parts), np.random.default_rng(11)
+        log_a, log_b = block.draw(rng, 20_000)
+        assert log_a.shape == (20_000 * each.common_points, len(parts))
+        values, falls = block.excesses(log_a, log_b, 1.5)
+        assert values.shape == falls.shape == (20_000, len(parts))
+        assert values.max() <= math.exp(block.log_bound(1.5)) * (1 + 1e-9)
+        found.append((values.mean(axis=0), values.var(axis=0) / len(values)))
+    (mean, variance), (expected, wider) = found
+    assert np.all(np.abs(mean - expected) < 5 * np.sqrt(variance + wider))
+    assert np.all(variance < 0.6 * wider)
+    assert variance[-1] < 0.3 * wider[-1]
+
+
+def test_a_common_factor_of_all_ratios_is_one_of_each_sum_to_its_power():
+    parts = [run_of(GaussianRound(0.9), 3, 12, released).factors[0] for released in range(5, 12)]
+    rng, beginnings = np.random.default_rng(2), Beginnings.of_factors(parts)
+    ratios, factors = np.exp(rng.normal(size=(40, 11))), np.exp(rng.normal(size=(40, 3)))
+    found = log_shifted_beginnings(beginnings, ratios, factors).reshape(40, 3, -1)
+    for i in range(3):
+        assert found[:, i] == pytest.approx(log_beginnings(beginnings, ratios * factors[:, [i]]), rel=1e-12, abs=1e-12)
