@@ -417,4 +417,4 @@ def _rounding_to_tf32(allowed: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        set_all(*older, names)
+        set_all(older[0], older[1], names)

@@ -377,8 +377,8 @@ class _PieceTrainer:
         trained = self._trainer.run(start, batches, stack.seeds, arguments, own | tables, round_numbers.rate, added)
         moved = trained.updates
         after, updates = partial(_moved, own, moved), piece.owned(moved, stack.seeds)
-        clipped = partial(clipped_each, updates, parts, clips, task.normalised, task.by_layer)
-        self.local.keep(TrainedClients(stack, waiting.counted, round_numbers.round, added, after, clipped))
+        each = partial(clipped_each, updates, parts, clips, task.normalised, task.by_layer)
+        self.local.keep(TrainedClients(stack, waiting.counted, round_numbers.round, added, after, each))
         rows = {name: TableRows(arguments[0], len(start[name])) for name in tables}
         options = (
             task.linf_coordinates,
