@@ -184,7 +184,7 @@ QUESTIONS = {
 
 WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "1 of 50": "as for 5 of 50",
-    "batches": "the game of batches charges cells of contributions by their largest distances",
+    "batches": "the game of batches charges groups of cells of contributions by their largest profiles",
     "5 of 50, dropout": "the worst network is not known: the lower end is of a very wide one, the upper end of labels",
     "the same, after 15": "each of the curve's rounds has tables and draws of its own",
     "4 of 1,024": "few of many rounds: draws meet a loss seldom",

@@ -1332,14 +1332,15 @@ def _log_wealth(proposal: Proposal, epsilons: Array, stakes: Array, draws: int) 
     """Return sums of log(1 + stake v) at each epsilon and its stake, of the shape of both, from fresh draws."""
     columns = np.atleast_2d(epsilons)
     order = np.argsort(columns, axis=1)
-    scales = np.exp(np.take_along_axis(columns, order, axis=1))
+    ascending = np.take_along_axis(columns, order, axis=1)
+    scales = np.exp(ascending)
     sorted_stakes = np.take_along_axis(np.atleast_2d(stakes), order, axis=1)
 
     def summed(drawn: tuple[Array, Array]) -> Array:
         (log_a, log_b), found = drawn, np.zeros(columns.shape)
         if proposal.smoothing:
-            for j, (scale, stake) in enumerate(zip(scales[0], sorted_stakes[0], strict=True)):
-                values, _ = arithmetic.smoothed_excess(log_a, log_b, math.log(scale), proposal.smoothing, quick=True)
+            for j, (epsilon, stake) in enumerate(zip(ascending[0].tolist(), sorted_stakes[0], strict=True)):
+                values, _ = arithmetic.smoothed_excess(log_a, log_b, epsilon, proposal.smoothing, quick=True)
                 found[0, j] = np.log1p(stake * values).sum()
             return found
         for i, (a, b) in enumerate(zip(np.atleast_2d(log_a.T), np.atleast_2d(log_b.T), strict=True)):
