@@ -280,13 +280,8 @@ _AT_ONCE = 1024  # that NumPy takes
 Loop = Callable[..., Any]
 
 
-def items_of_first(first: Sized, *_: Any) -> int:
-    """Return the number of items of the first argument."""
-    return len(first)
-
-
 def compiled(
-    uncompiled: float = 0, plain: Loop | None = None, work: Loop = items_of_first, **options: Any
+    uncompiled: float = 0, plain: Loop | None = None, work: Loop | None = None, **options: Any
 ) -> Callable[[Loop], Loop]:
     """Compile an inner loop by ``numba.njit(**options)`` once a process has much work for it.
 
@@ -310,7 +305,7 @@ def compiled(
         @wraps(function)
         def call(*arguments: Any) -> Any:
             nonlocal left
-            here = work(*arguments)
+            here = work(*arguments) if work else len(arguments[0])
             left = left - here if here < uncompiled / 16 else -1.0
             if left < 0:
                 return kernel()(*arguments)

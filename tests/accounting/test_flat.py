@@ -35,7 +35,7 @@ def entered(ask):
     ("build", "functions", "files"),
     [
         (lambda noise: Poisson(Gaussian(noise), 0.1), 70, 6),
-        (lambda noise: Allocation(Gaussian(1.1 * noise), 10, 100), 180, 7),  # no law that the other case has computed
+        (lambda noise: Allocation(Gaussian(1.1 * noise), 10, 100), 179, 7),  # no law that the other case has computed
     ],
     ids=["Poisson", "Allocation"],
 )
