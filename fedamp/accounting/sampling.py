@@ -1020,7 +1020,7 @@ class RemoveProposal(Proposal):
         common = (log_of_products - counts @ ((tilted.exponents - 0.5) * precision**2)) / factor.rounds
         parts = (np.arange(many) + rng.random((len(counts), 1))) / many
         other = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (precision / math.sqrt(factor.rounds))
-        return np.exp(other - common[:, None])
+        return np.asarray(np.exp(other - common[:, None]))
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
         """Draw like ``draw``, at whole orders, for the beginnings of the only factor, shape (draws, n).
