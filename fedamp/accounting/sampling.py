@@ -1019,7 +1019,7 @@ class RemoveProposal(Proposal):
         precision = 1 / factor.round.noise_multiplier
         common = (log_of_products - counts @ ((tilted.exponents - 0.5) * precision**2)) / factor.rounds
         parts = (np.arange(many) + rng.random((len(counts), 1))) / many
-        other = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (precision / math.sqrt(factor.rounds))
+        other: Array = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (precision / math.sqrt(factor.rounds))
         return np.asarray(np.exp(other - common[:, None]))
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:

@@ -174,7 +174,7 @@ def test_the_game_of_batches_is_near_what_an_adversary_reaches():
     assert charged.lower == pytest.approx(middle, rel=5e-3)
 
 
-def test_some_group_of_cells_is_charged_at_least_the_bound_of_any_triangle_at_every_ratio():
+def test_some_group_of_cells_covers_the_bound_of_any_triangle_at_every_ratio():
     random = np.random.default_rng(6)
     game = BatchGame(numerical_law(Poisson(Gaussian(0.5), 0.1)), 1.0, 0.1, 10, 10.0, half=128)
     losses = game.step * np.arange(1 - game.half, game.half + 1)
