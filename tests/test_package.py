@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numba
+import numpy as np
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -231,7 +232,7 @@ def test_what_is_compiled_needs_no_place_to_be_kept(monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")  # as if nothing could be written to
     with pytest.raises(RuntimeError, match="no locator"):
         numba.njit(cache=True)(_twice)
-    assert compiled()(_twice)(21) == 42
+    assert compiled()(_twice)(np.array([21])).tolist() == [42]
 
 
 def _twice(number):

@@ -70,7 +70,7 @@ def leave_process(end: SystemExit) -> None:
 
 
 class Later:
-    """A module that is imported when one of its attributes is first asked for; each attribute is asked for once.
+    """A module that is imported when one of its attributes is first asked for.
 
     Args:
         name: the module's full name.
@@ -83,9 +83,7 @@ class Later:
         self.__name__ = name
 
     def __getattr__(self, key: str) -> Any:
-        found = getattr(import_module(self.__name__), key)
-        setattr(self, key, found)
-        return found
+        return getattr(import_module(self.__name__), key)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[[], Callable[..., Any]]]:

@@ -16,7 +16,7 @@ import fedamp
 from tests.federations import SMALL
 
 ROOT = Path(fedamp.__file__).parent
-MOST_FRAMES, MOST_FILES = 11, 42
+MOST_FRAMES, MOST_FILES = 11, 43
 
 PATH = """
 api.py                 run                            reads the scenario, and opens the folder of the finished run
