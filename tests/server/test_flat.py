@@ -44,7 +44,7 @@ FILES = {
     "clip, and add up": "client/clipping.py strategies/aggregation.py",
     "release: noise, and the server's step": "noise.py federation/optimizers.py",
     "test on public records, where it is due": "server/evaluate.py models/networks.py models/architectures.py "
-    "federation/losses.py",
+    "federation/losses.py base/start.py",
     "write down: checkpoint, ledger, line": "server/journal.py runs/checkpoint.py runs/ledger.py runs/records.py "
     "runs/folder.py accounting/verify.py base/record.py base/files.py",
 }
