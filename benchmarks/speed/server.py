@@ -129,7 +129,6 @@ def rows(report: dict[str, Any]) -> list[Row]:
         lines.append(
             {
                 "nodes": int(count),
-                "commit": found["commit"],
                 "processor seconds of the server, a round": round(total, 2),
                 "over `import torch`": round(total / report["import_torch_seconds"], 2),
                 **{f"of the {part}": seconds[part] for part in ("superlink", "app", "proxy")},
@@ -152,7 +151,7 @@ def main() -> None:
     if not options.show:
         report: dict[str, Any] = made() | {"import_torch_seconds": round(import_seconds(), 2), "sizes": {}}
         for count in SIZES:
-            report["sizes"][str(count)] = {"commit": report["commit"]} | measure(count)
+            report["sizes"][str(count)] = measure(count)
             print(count, json.dumps(report["sizes"][str(count)]), flush=True)
         store(RESULTS, report)
     put_in(PAGE, "server", table(rows(json.loads(RESULTS.read_text()))))

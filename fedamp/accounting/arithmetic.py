@@ -738,10 +738,14 @@ def smoothed_excess(
     """
     from scipy.special import erfc  # a slow import
 
+    distance = (log_a - log_b - epsilon) / smoothing - smoothing / 2
+    met = distance >= -37.0
+    distance = distance[met]
+    near = ~(distance > 8.0)  # beyond, Phi counts as 1
+
     def tail(d: Array) -> Array:
-        below, some = np.ones(d.size), ~(distance > 8.0)
-        at = -d[some] * 0.5**0.5
-        below[some] = (erfc(at) if quick else mapped(math.erfc, at)) / 2
+        below, at = np.ones(d.size), -d[near] * 0.5**0.5
+        below[near] = (erfc(at) if quick else mapped(math.erfc, at)) / 2
         return below
 
     def exp(logs: Array) -> Array:
@@ -749,9 +753,7 @@ def smoothed_excess(
             return np.exp(logs)
         return np.where(logs > 709.0, np.inf, mapped(math.exp, np.minimum(logs, 709.0)))
 
-    distance = (log_a - log_b - epsilon) / smoothing - smoothing / 2
-    values, falls, met = np.zeros(len(log_a)), np.zeros(len(log_a)), distance >= -37.0
-    distance = distance[met]
+    values, falls = np.zeros((2, len(log_a)))
     falls[met] = exp(epsilon + log_b[met]) * tail(distance)
     values[met] = np.maximum(exp(log_a[met]) * tail(distance + smoothing) - falls[met], 0.0)
     return values, falls

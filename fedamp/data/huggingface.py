@@ -211,7 +211,9 @@ class TabularData(Columns, ColumnsData):
         names = _as_list(self.features)
         if self.shape is None and any("*" in name for name in names):  # the records know how many columns match
             return None
-        return self.shape or (sum(_width(self, name) for name in names),) if self.categories else super().input_shape()
+        if self.shape is None and self.categories:
+            return (sum(_width(self, name) for name in names),)
+        return super().input_shape()
 
     def split(self, folder: Path, split: str) -> Table | None:
         """Open the files of a split; None without files."""

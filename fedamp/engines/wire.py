@@ -317,8 +317,8 @@ class RoundOrder:
         )
         given = {name: told[key] for name, key in _TOLD.items()}
         given |= {"clips": tuple(told["clips"]), "frozen": tuple(told["frozen"])}
-        given["broadcast"] = {name.removeprefix(BROADCAST): arrays[name] for name in arrays if BROADCAST in name}
-        arrays = {name: array for name, array in arrays.items() if BROADCAST not in name}
+        beside = {name: arrays.pop(name) for name in list(arrays) if name.startswith(BROADCAST)}
+        given["broadcast"] = {name.removeprefix(BROADCAST): array for name, array in beside.items()}
         return cls(**given, rows=units, arrays=arrays, config=config, exchange=exchange)
 
     @cached_property

@@ -162,7 +162,31 @@ class Adam(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class Averaged(ServerOptimizer):
+class WrappedOptimizer(ServerOptimizer):
+    """Base of rules that move the model as another optimizer does, and remember something beside it.
+
+    Attributes:
+        optimizer: the rule that moves the model.
+    """
+
+    optimizer: ServerOptimizer
+
+    @property
+    def learning_rate(self) -> float:  # type: ignore[override]
+        return self.optimizer.learning_rate
+
+    def init(self, parameters: Arrays) -> State:
+        return self.optimizer.init(parameters)
+
+    def step_response(self, rounds: int) -> Doubles:
+        return self.optimizer.step_response(rounds)
+
+    def step_responses(self, rounds: int) -> tuple[Doubles, ...]:
+        return self.optimizer.step_responses(rounds)
+
+
+@dataclass(frozen=True)
+class Averaged(WrappedOptimizer):
     """Another optimizer with an exponential moving average of its models, which averages out noise.
 
     Clients continue from the last model; the average is released. The decay is min(``decay``, t / (t + 9)) in round t,
@@ -173,15 +197,10 @@ class Averaged(ServerOptimizer):
         decay: in [0, 1).
     """
 
-    optimizer: ServerOptimizer
     decay: float
 
-    @property
-    def learning_rate(self) -> float:  # type: ignore[override]
-        return self.optimizer.learning_rate
-
     def init(self, parameters: Arrays) -> State:
-        return self.optimizer.init(parameters) | {AVERAGE: parameters}
+        return super().init(parameters) | {AVERAGE: parameters}
 
     def step_response(self, rounds: int) -> Doubles:
         steps = ((1 - self.decay) * self.optimizer.step_response(rounds)).tolist()

@@ -1,6 +1,8 @@
 """Runs in this process, without a terminal, plots or Ray: what the tests of the server have in common."""
 
 import json
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,6 +83,17 @@ def killed_at(monkeypatch, step: int):
         patch.setattr(Path, "unlink", counted("forget", Path.unlink))
         patch.setattr(RunFolder, "append_round", counted("line", RunFolder.append_round))
         yield taken
+
+
+def play_until_killed(scenario: Scenario, out: Path, round_: int) -> None:
+    """Run a scenario in a process of its own, which ends without cleaning up once a round has been released."""
+    asked = out.with_name("asked.yaml")
+    asked.write_text(scenario.to_yaml())
+    program = (  # no fork of this process: it has threads, and a lock that one of them holds is never let go
+        f"import fedamp, os; fedamp.run({str(asked)!r}, out={str(out)!r}, "
+        f"callbacks=[lambda record: record.round < {round_} or os._exit(9)])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
 
 
 def largest_difference(one: dict, other: dict) -> float:

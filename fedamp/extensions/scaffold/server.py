@@ -7,11 +7,11 @@ import numpy as np
 
 from fedamp.base.arrays import Arrays, State, zeros_like
 from fedamp.federation.facts import AnyScenario
-from fedamp.federation.optimizers import Doubles, ServerOptimizer, Singles, Step
+from fedamp.federation.optimizers import Doubles, ServerOptimizer, Singles, Step, WrappedOptimizer
 
 
 @dataclass(frozen=True)
-class WithVariate(ServerOptimizer):
+class WithVariate(WrappedOptimizer):
     """Another optimizer, beside which the server keeps the control variate ``v`` and sends it to clients.
 
     With the noisy mean update u, ``v = v + q (u - v)``. In the terms of Karimireddy et al. 2020 it is
@@ -22,22 +22,11 @@ class WithVariate(ServerOptimizer):
         share: q, the expected cohort over the number of units.
     """
 
-    optimizer: ServerOptimizer
     share: float
     broadcast = "variate"
 
-    @property
-    def learning_rate(self) -> float:  # type: ignore[override]
-        return self.optimizer.learning_rate
-
     def init(self, parameters: Arrays) -> State:
-        return self.optimizer.init(parameters) | {self.broadcast: zeros_like(parameters)}
-
-    def step_response(self, rounds: int) -> Doubles:
-        return self.optimizer.step_response(rounds)
-
-    def step_responses(self, rounds: int) -> tuple[Doubles, ...]:
-        return self.optimizer.step_responses(rounds)
+        return super().init(parameters) | {self.broadcast: zeros_like(parameters)}
 
     def step(self, parameters: Singles, update: Doubles, state: Mapping[str, Singles], round_: int) -> Step:
         moved, following = self.optimizer.step(parameters, update, state, round_)

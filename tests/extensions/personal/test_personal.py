@@ -1,8 +1,5 @@
 """Parameters that stay with their client: trained from where the client left them, and in no sum, file or model."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -20,6 +17,7 @@ from fedamp.errors import DeploymentError, InputError
 from fedamp.extensions.personal.layers import PersonalLayers, PersonalParameters
 from fedamp.server.setup import prepare
 from tests.client.federation import trained
+from tests.server.plays import play_until_killed
 
 GENERATOR = np.random.default_rng(4)
 INPUTS, LABELS = GENERATOR.normal(size=(60, 5)).astype(np.float32), GENERATOR.integers(0, 3, 60)
@@ -139,13 +137,7 @@ def test_a_killed_run_ends_as_an_unbroken_one(folder, tmp_path):
     """Killed after round 5 or 6 of 6, where the last checkpoint is of round 4: the rounds after it are played again."""
     asked, out = scenario(folder, **{"federation.checkpoint_every": 4}), tmp_path / "killed"
     whole = fedamp.run(asked, out=tmp_path / "whole")
-    (tmp_path / "asked.yaml").write_text(asked.to_yaml())
-    program = (  # no fork of this process: it has threads, and a lock that one of them holds is never let go
-        "import fedamp, os; "
-        f"fedamp.run({str(tmp_path / 'asked.yaml')!r}, out={str(out)!r}, "
-        "callbacks=[lambda record: record.round < 5 or os._exit(9)])"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+    play_until_killed(asked, out, 5)
     again = fedamp.run(asked, out=out, resume=True)
     assert np.array_equal(again.by_client().loss, whole.by_client().loss)
     assert (out / "personal.bin").read_bytes() == (tmp_path / "whole" / "personal.bin").read_bytes()

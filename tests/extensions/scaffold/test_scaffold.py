@@ -1,7 +1,5 @@
 """SCAFFOLD: against the paper's own formulas, and what each client's records can change."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +20,7 @@ from fedamp.extensions.scaffold.variates import ClientVariates
 from fedamp.federation.optimizers import Averaged, Sgd
 from fedamp.server.setup import prepare
 from fedamp.testing import OptimizerContract
+from tests.server.plays import play_until_killed
 
 CLIENTS, CLIP, RATE, STEPS = 10, 0.2, 0.5, 3
 DRAWN = np.random.default_rng(4)
@@ -140,12 +139,7 @@ def test_a_killed_run_ends_as_an_unbroken_one(folder, tmp_path):
     """Killed after round 6 or 7 of 8, where the last checkpoint is of round 5: the rounds after it are played again."""
     asked = scenario(folder, **{"federation.checkpoint_every": 5, "privacy.noise_multiplier": 0.3})
     whole = fedamp.run(asked, out=tmp_path / "whole").model().state_dict()
-    (tmp_path / "asked.yaml").write_text(asked.to_yaml())
-    program = (
-        f"import fedamp, os; fedamp.run({str(tmp_path / 'asked.yaml')!r}, out={str(tmp_path / 'killed')!r}, "
-        "callbacks=[lambda record: record.round < 7 or os._exit(9)])"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 9
+    play_until_killed(asked, tmp_path / "killed", 7)
     assert (tmp_path / "killed" / "variates.bin").stat().st_mode & 0o777 == 0o600
     again = fedamp.run(asked, out=tmp_path / "killed", resume=True).model().state_dict()
     assert all(torch.equal(again[name], value) for name, value in whole.items())
