@@ -525,11 +525,18 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel, monkeypatch
     assert Path(where).is_relative_to(libraries)
     assert environment("fedamp", "--version").split() == ["fedamp", FULL["version"]]
     monkeypatch.setenv("FEDAMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
     (tmp_path / "full" / "more.csv").write_text("one more\n")
+    (tmp_path / "full" / "ward.yaml").write_text(WARD)
+    (tmp_path / "full" / "ward").mkdir()
+    (tmp_path / "full" / "ward" / "train.csv").write_text("patient,age\nann,30\nbob,60\n")
+    (tmp_path / "full" / "study.yaml").write_text(STUDY)
     elsewhere = {re.match(COMMAND, line)[0] for line in ELSEWHERE}
-    # `watch` serves until Ctrl-C, and `admit` speaks to a SuperLink.
-    assert {" ".join(words) for words in every_command()} == elsewhere | {"watch", "admit"}
-    assert environment.fails("fedamp", "admit").startswith("error: flwr supernode list: No such file")
+    # `watch` serves until Ctrl-C, `admit` speaks to a SuperLink, and `recover` needs the runs of a lost population.
+    refused = {"watch", "admit", "population recover"}
+    assert {" ".join(words) for words in every_command()} == elsewhere | refused
+    assert environment.fails("fedamp", "admit").startswith("error: flwr supernode list: ")
+    assert "no ledger names the lost population" in environment.fails("fedamp", *RECOVERED.split())
     printed = {line: environment("fedamp", *line.split()) for line in ELSEWHERE}
     assert "R²" in printed[ELSEWHERE[0]]
     assert "perplexity" in printed[ELSEWHERE[1]]
@@ -542,6 +549,9 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel, monkeypatch
     assert (here / "a-release.zip").is_file()
     assert (here / "state").is_dir()
     assert "480 people" in printed[ADDED]
+    assert (here / "certificate" / "certificate.json").is_file()
+    assert (here / "studied" / "table.tex").is_file()
+    assert (here / "statistics" / "ward.html").is_file()
     assert FLOWERS in printed["node --version"]
 
 
@@ -554,6 +564,18 @@ def every_command():
 
 
 COMMAND = r"((scenarios|population) )?\w+"
+RECOVERED = "population recover again.db --people more.csv"
+STUDY = """
+scenario: regression
+variants: {short: {rounds: 2, check_in.k: 1, privacy.noise_multiplier: 1, privacy.epsilon: null}}
+seeds: 1
+"""
+WARD = """
+name: ward
+data: {name: csv, path: ward, partition: {scheme: natural, column: patient}}
+privacy: {epsilon: 1, delta: 1.0e-6}
+questions: {ask: {patients: {ask: count}}}
+"""
 ADDED = "population add people.db --people more.csv --epsilon 4"
 FLOWERS = f"Flower version: {metadata.version('flwr')}"
 SHORT = "--set rounds=2 --set check_in.k=1 --set privacy.noise_multiplier=1 --set privacy.epsilon=null"
@@ -569,6 +591,8 @@ ELSEWHERE = [
     f"sweep regression {SHORT} --set seed=1,2 --jobs 1 --out swept",
     "tune digits --set rounds=2 --set check_in.k=1 --set evaluation.on=clients --set evaluation.noise_multiplier=5 "
     "--grid client.steps=1,2 --jobs 1 --out tuned",
+    "study study.yaml --jobs 1 --out studied",
+    "statistics ward.yaml",
     f"audit regression {SHORT} --repetitions 20 --rounds 1",
     "compare a b",
     "report a --out page.html",
@@ -589,6 +613,10 @@ ELSEWHERE = [
     "population show people.db",
     "population history people.db 0",
     "population verify people.db",
+    "population alike people.db --people more.csv",
+    "population join people.db 0 1",
+    "population leave people.db 2",
+    "population certificate people.db 2 --organisation Clinic --contact clinic@example.org",
     "scenarios list",
     "scenarios show multi-label",
     "check digits",

@@ -664,8 +664,9 @@ class Bundle:
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the content of a file of JSON; ValueError: it is no object, has a key twice, or is too large."""
+        text = self.member_text(name)
         try:
-            found = json.loads(self.member_text(name), object_pairs_hook=each_key_once)
+            found = json.loads(text, object_pairs_hook=each_key_once)
         except (RecursionError, ValueError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(f"{name}: cannot be read ({why})") from None

@@ -148,8 +148,8 @@ def fill_in(raw: Mapping[str, Any]) -> dict[str, Any]:
         and "features" not in data
         and questions
         and data.get("name") in ("csv", "parquet", "npz")
+        and (column := _some_column(questions, data.get("partition")))
     ):
-        column = _some_column(questions)
         data = {**data, "features": [column], "label": column}
     filled = {"data": data, "rounds": 1, "check_in": {"scheme": "all"}, "client": {"loss": "mean-squared-error"}}
     filled |= {"model": {"name": MODEL, "options": {"cells": cells}}}
@@ -157,8 +157,8 @@ def fill_in(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**filled, **raw, "data": data, "privacy": privacy}
 
 
-def _some_column(questions: Questions) -> str:
-    """Return a column that a question reads, of numbers if there is one; empty: none.
+def _some_column(questions: Questions, partition: object) -> object:
+    """Return a column that a question reads, of numbers if there is one, else that of the units; None: there is none.
 
     A data set has inputs and labels; nothing trains on these.
     """
@@ -167,4 +167,5 @@ def _some_column(questions: Questions) -> str:
         for each in ranges:
             if isinstance(each, Range):
                 return each.column
-    return next(filter(None, questions.column_names), "")
+    units = partition.get("column") if isinstance(partition, Mapping) else None
+    return next(filter(None, questions.column_names), units)

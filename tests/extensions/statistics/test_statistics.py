@@ -267,6 +267,13 @@ def test_records_count_up_to_the_number_that_is_asked_for(tmp_path):
     assert found["age"]["mean"].value == pytest.approx((3 * 10 + 2 * 30) / 5, rel=1e-6)
 
 
+def test_people_are_counted_where_no_question_reads_a_column(ward, tmp_path):
+    """The column that names the people is enough."""
+    answers, _ = ask_questions(scenario(ward[0], {"people": {"ask": "count"}}), tmp_path, Silent())
+    [people] = answers.answer("people").numbers
+    assert people.value == pytest.approx(PEOPLE, abs=6)  # six deviations of the noise
+
+
 def test_suppression_follows_from_the_noised_count_alone(ward):
     asked = scenario(ward[0], None, least=60).questions
     sums = np.zeros(asked.number_of_cells)
