@@ -169,18 +169,19 @@ def entries() -> list[dict[str, Any]]:
 
 HEADER = """# Leaderboard
 
-Federated learning with differential privacy for a **client**: all records of a person. An entry is a run with a secret
-seed. For a run of fedamp, its file in `benchmarks/leaderboard/` holds the scenario and the ledger, and `fedamp verify`
-recomputes what it cost. What a run claims about the test set is not recomputed.
+This page ranks runs by accuracy over epsilon, and its entries can be verified. They protect a **client**: all records
+of a person. An entry is a run with a secret seed. For a run of fedamp, its file in `benchmarks/leaderboard/` holds the
+scenario and the ledger, and `fedamp verify` recomputes what it cost. What a run claims about the test set is not
+recomputed.
 
 A run of another tool has no ledger. Its entry names the tool and its version, and states the mechanism in the fields of
 `fedamp-accounting check`. fedamp's accountant recomputes the epsilon. A claim below it, or numbers that contradict each
 other, are refused. That the tool ran as stated is not verified. Such an entry is marked
 "by another tool: mechanism stated, run not logged". Its seeds come from the operating system where the tool permits.
 
-Rules: the data of a task, fetched by `make data`, and all its clients; delta at most 1e-5; the loader's own test set,
-which is public, used once. Any model, check-in, submodels, noise and rates, but the words of an entry say how its rates
-were chosen.
+Rules: the data of a task, fetched by `make data`, and all its clients; delta at most 1e-5. The test set is the loader's
+own, which is public, and is used once. Any model, check-in, submodels, noise and rates, but the words of an entry say
+how its rates were chosen.
 
 ```bash
 .venv/bin/python -m benchmarks.leaderboard add runs/mine "what it is; how its rates were chosen"   # an entry
@@ -201,7 +202,7 @@ def page(found: list[dict[str, Any]]) -> str:
         for each in sorted(own, key=lambda each: (round(each["epsilon"], 1), sign * each["value"])):
             value = f"{each['value']:.3f}" if task.least else f"{each['value']:.1%}"
             costs = f"{each['check_ins']:,} | {amount_of_bytes(each['bytes'])}"
-            link = f"[{each['file'].partition('.')[0]}](../benchmarks/leaderboard/{each['file']})"
+            link = f"[{each['file'].partition('.')[0]}](../../benchmarks/leaderboard/{each['file']})"
             lines.append(f"| {at_most(each['epsilon'], 3)} | {value} | {each['words']} | {costs} | {link} |")
         lines.append("")
     return "\n".join(lines)

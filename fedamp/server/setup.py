@@ -19,6 +19,7 @@ from fedamp import rng
 from fedamp.base import devices
 from fedamp.base.arrays import Arrays
 from fedamp.base.section import Section
+from fedamp.client.clipping import LARGEST_COHORT
 from fedamp.client.ghost_clipping import GhostClipping
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.task import ClientTask, StackSize, bytes_of_a_worker, power_above, stack_size
@@ -202,6 +203,11 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
     if planned is None or planned.units != count:  # the data may have changed since
         planned = make_plan(scenario, count, answers=KEPT)
     plan = planned if seed is None else planned.with_seed(seed)
+    if plan.expected_cohort > LARGEST_COHORT:
+        raise ScenarioError(
+            f"check_in: {plan.expected_cohort:.0f} of {plan.units} units in a round, whose sum could not be exact; "
+            f"expected: at most {LARGEST_COHORT}"
+        )
     data_seed, model_seed, split_seed = (rng.public_seed(scenario.seed, use) for use in ("data", "model", "split"))
     dataset = scenario.data.load(data_seed, Path(), form_of(scenario.client, scenario.model))
     parameters = initial_parameters(scenario.model, dataset.input_shape, dataset.num_classes, model_seed)

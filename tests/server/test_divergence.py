@@ -82,7 +82,7 @@ def test_a_run_without_noise_that_failed_does_not_look_fine(tmp_path, fedamp):
 
 def test_a_round_that_diverged_is_charged_and_not_played_twice(tmp_path, fedamp):
     """That it diverged follows from a noisy sum. A second attempt, with other noise, would be a second use of it."""
-    run, file = tmp_path / "run", write_small(tmp_path, "known_seed=false", "server={learning_rate: 1.0e+39}")
+    run, file = tmp_path / "run", write_small(tmp_path, "known_seed=false", "server={learning_rate: 1.0e+41}")
     assert fedamp("run", file, "--out", run, "--anyway").status == 1
     left = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.txt"}
     answer = fedamp("run", file, "--out", run, "--resume", "--anyway")

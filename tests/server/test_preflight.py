@@ -81,6 +81,17 @@ def test_a_hopeless_scenario_is_refused_and_leaves_nothing(fedamp, tmp_path, cas
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", [("check",), ("run", "--anyway")])
+def test_more_people_than_one_sum_holds_are_refused_before_anybody_trains(fedamp, tmp_path, words):
+    scenario = write_small(tmp_path, "data={name: synthetic, clients: 9000000}", "check_in={scheme: all}")
+    command, *options = words
+    refused = fedamp(command, scenario, *options)
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "check_in: 9000000 of 9000000 units in a round" in refused.err
+    assert "expected: at most 4194304" in refused.err
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.filterwarnings("always:signal", "ignore:drift")
 def test_a_hopeless_run_goes_on_anyway_and_when_it_is_resumed(fedamp, tmp_path):
     scenario = write_small(tmp_path, "rounds=2", POISSON, "privacy.noise_multiplier=1000")
