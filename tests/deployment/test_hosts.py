@@ -107,7 +107,7 @@ def test_a_run_goes_on_after_each_fault(folder, kind, subtests):
         with subtests.test("looks for tasks"):  # often on a node, for each message; seldom on the server, for a run
             starters = play.machines.family("flower-superexe")
             found = sorted(each.environ().get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "") for each in starters)
-            assert found == ["", *["0.2"] * len(NODES)]
+            assert found == ["", *["0.1"] * len(NODES)]
         for fault in FAULTS:
             if kind in fault.kinds:
                 with subtests.test(fault.name):
