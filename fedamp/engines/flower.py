@@ -292,6 +292,7 @@ class SuperLink:
     Attributes:
         longest: bytes of an object that is pulled.
         trouble: why the last call was not answered; empty: it was.
+        silent_since: when the first of the calls was made that were not answered, by the monotonic clock.
         leaving: set when no call shall be tried again.
 
     Raises:
@@ -306,7 +307,8 @@ class SuperLink:
     LONGEST_HEADER, LONGEST_REASON = 1 << 22, 10_000  # bytes; letters
 
     def __init__(self, grid: Any) -> None:
-        self._grid, self.longest, self.trouble, self.leaving, self._lock = grid, 0, "", Event(), Lock()
+        self._grid, self.longest, self.leaving, self._lock = grid, 0, Event(), Lock()
+        self.trouble, self.silent_since = "", 0.0
         interceptors = grid._runtime_client._interceptors  # that client would try for ever
         self._client = RuntimeHttpClient.from_server_address(grid._addr, grid._insecure, grid._cert, interceptors)
         self._client._client.event_hooks = {"response": [self._check_length]}
@@ -405,8 +407,10 @@ class SuperLink:
 
     def _call(self, method: str, request: Any, deadline: float) -> Any:
         """Call a method of the SuperLink, again and again while it cannot be reached, and translate its errors."""
-        until = min(deadline, monotonic() + (patience := self.patience()))
+        began, patience = monotonic(), self.patience()
         while True:
+            # Silence counts from its beginning, not from this call: a round's deadlines come again and again.
+            until = min(deadline, (self.silent_since if self.trouble else began) + patience)
             self._client._client.timeout = min(self.BUSY, max(1.0, until - monotonic()))
             try:
                 answer = getattr(self._client, method)(request)
@@ -423,14 +427,16 @@ class SuperLink:
                 trouble = f"{type(error).__name__}: {error}"
             with self._lock:  # one line of several threads
                 if not self.trouble:
+                    self.silent_since = began
                     told = trouble, patience, devices.busy_words()
                     log.warning("the SuperLink does not answer (%s); trying again for %g s%s", *told)
                 self.trouble = trouble
-            if monotonic() >= deadline or self.leaving.is_set():
-                raise TimeoutError(trouble)
-            if monotonic() >= until:
+                silence = monotonic() - self.silent_since
+            if silence >= patience:
                 told_busy = devices.busy_words()
                 raise FederationError(f"the SuperLink has not answered for {patience:g} s ({trouble}){told_busy}")
+            if monotonic() >= deadline or self.leaving.is_set():
+                raise TimeoutError(trouble)
             self.leaving.wait(min(1.0, max(0.0, until - monotonic())))
 
     def _check_length(self, response: httpx.Response) -> None:
