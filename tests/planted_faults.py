@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "clip: an update that is not finite is not failed",
         "client/clipping.py",
-        "scales = torch.where(failed, 0.0, scales).float()",
-        "scales = torch.where(norms.isnan().any(0), 0.0, scales).float()",
+        "factors.masked_fill_(failed, 0.0)",
+        "factors.masked_fill_(norms.isnan().any(0), 0.0)",
         ("client/test_clipping.py", "client/test_malformed_records.py"),
     ),
     Fault(

@@ -133,7 +133,7 @@ def clip_and_sum(
         clips: clipping norm of each part, in the range of :func:`quantum`.
         linf_coordinates: p >= 1 truncates coordinates at clip / sqrt(p) after clipping (Xiao, Wan, Devadas 2022,
             Algorithm 1); 0 does not.
-        normalised: scale short updates up, too (:func:`scales_of`).
+        normalised: scale short updates up, too (:func:`clip_factors`).
         counted: bool [units], which units are in the sum; default: all. The others take as much time, and add nothing.
         rows: for updates of some rows of a table, [units, places, numbers], where they belong. A row that a unit names
             twice counts once, at its first place.
@@ -169,11 +169,11 @@ def clip_and_sum(
     if by_layer:
         stacks = _shortened_layers(stacks, parts, limits, compiled)
         flat, norms = _norms_of(stacks, parts, compiled)
-    failed = ~torch.isfinite(norms).all(0)
-    scales = scales_of(norms, limits[:, None], normalised) / units[:, None]
+    failed, scales = clip_factors(norms, limits[:, None], normalised)
+    scales = scales / units[:, None]
     if counted is not None:  # then every number is below a quantum
         scales = scales * torch.where(torch.as_tensor(counted, device=device), 1.0, 2.0**-32)
-    scales = torch.where(failed, 0.0, scales).float()
+    scales = scales.float()
     sums: dict[str, Tensor] = {}
     for place, part in enumerate(parts):
         of_part = _PartScales(scales[place], units[place], bounds[place].float(), known[1:, place], compiled)
@@ -212,7 +212,7 @@ def clipped_each(
     if by_layer:
         updates = _shortened_layers(updates, parts, limits, False)
     _, norms = _norms_of(updates, parts, False)
-    scales = torch.where(torch.isfinite(norms).all(0), scales_of(norms, limits[:, None], normalised), 0.0).float()
+    scales = clip_factors(norms, limits[:, None], normalised)[1].float()
     found = {}
     for part, scale in zip(parts, scales, strict=True):
         for name in part:
@@ -240,22 +240,29 @@ class _PartScales:
     compiled: bool
 
 
-def scales_of(norms: Tensor, clips: Tensor, normalised: bool) -> Tensor:
+def clip_factors(norms: Tensor, clips: Tensor, normalised: bool) -> tuple[Tensor, Tensor]:
     """Compute the factors by which updates are multiplied, so that none is longer than its clip.
 
     They are min(1, clip / norm). With ``normalised`` they are clip / (norm + 0.01): long and short updates all come
     close to the clip (AUTO-S: Bu et al. 2023, section 4). Either way a unit adds at most the clip.
 
     Args:
-        norms: Euclidean norms, float64, of any shape.
-        clips: of each, float64; it must broadcast against ``norms``.
+        norms: Euclidean norms, float64 [parts, units].
+        clips: of each part, float64 [parts, 1].
         normalised: whether short updates are scaled up.
 
     Returns:
-        float64 factors, at least 0. A norm of NaN gives NaN, so the caller must zero units that are not finite.
+        bool [units]: which units failed, because a norm is not finite. And the factors, float64 [parts, units], at
+        least 0; all are 0 where the unit failed.
+
+    >>> failed, factors = clip_factors(torch.tensor([[0.5, 2.0, math.nan]]), torch.tensor([[1.0]]), False)
+    >>> failed.tolist(), (100 * factors).round().tolist()
+    ([False, False, True], [[100.0, 50.0, 0.0]])
     """
     limits = clips * (1 - MARGIN)
-    return limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
+    factors = limits / (norms + STABILITY) if normalised else (limits / norms).clamp(max=1.0)
+    failed = ~(norms < math.inf).all(0)  # NaN, too
+    return failed, factors.masked_fill_(failed, 0.0)
 
 
 def _norms_of(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedamp.base.devices import is_gpu
-from fedamp.client.clipping import ClippedSum, clip_numbers, scales_of
+from fedamp.client.clipping import ClippedSum, clip_factors, clip_numbers
 from fedamp.client.stacked_networks import layers_of
 from fedamp.client.stacks import MILD_RATE, aligned, send_block, stacking_refusal
 from fedamp.client.task import ClientTask
@@ -113,9 +113,9 @@ class GhostClipping:
         losses, products = self._backward(start, values, labels, self._rate if rate is None else rate)
         squares = {name: product.square_norms for name, product in products.items()}
         norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
-        failed = ~torch.isfinite(norms).all(0)
+        failed, factors = clip_factors(norms, limits, normalised)
         clipped = ~failed & (norms > limits)
-        scales = torch.where(failed | silent, 0.0, scales_of(norms, limits, normalised))
+        scales = torch.where(silent, 0.0, factors)
         sums = {
             name: products[name].sum(scale, unit)
             for part, scale, unit in zip(parts, scales, units, strict=True)
