@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "clip: ghost clipping forgets the input's length in a weight's norm",
         "client/ghost_clipping.py",
-        "squares = squares * self._length.square()",
-        "squares = squares * self._length",
+        "torch.stack(biases) * self._lengths.square()",
+        "torch.stack(biases) * self._lengths",
         ("client/test_ghost_clipping.py",),
     ),
     Fault(

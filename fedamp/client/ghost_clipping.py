@@ -1,15 +1,17 @@
 """Take one gradient step of each record, clip it, and add it up without forming a record's gradient.
 
 The gradient of a linear layer for one record is a product of two vectors, the gradient of its output and its input
-(Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one matrix product. The
-sum is exact: both vectors are truncated to powers of two whose product is the clip's quantum
-(:mod:`fedamp.client.clipping`). Every term is then a whole number of quanta, and float64 adds them without rounding.
+(Goodfellow 2015). So its norm is the product of theirs, and the sum of all clipped gradients is one matrix product.
+Both vectors are truncated towards zero to whole multiples of powers of two whose product is the clip's quantum
+(:mod:`fedamp.client.clipping`). No number grows by that, so a record adds at most the clip. And the sum is exact: the
+matrix product is one of whole numbers, each term counts quanta, and float64 adds them without rounding.
 
 :mod:`fedamp.client.worker` uses it where the unit is a record, training is one plain step, and the model is a built-in
 network of linear layers. All other tasks form each update (:mod:`fedamp.client.training`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 import torch
@@ -83,6 +85,7 @@ class GhostClipping:
         silent = (cohort.sizes == 0) | (False if counted is None else ~counted)
         return [aligned(cohort.inputs[:, 0]), aligned(cohort.labels[:, 0]), torch.from_numpy(silent)]
 
+    @torch.no_grad()
     def run(
         self,
         start: Mapping[str, Tensor],
@@ -109,19 +112,16 @@ class GhostClipping:
         """
         values, labels, silent = inputs
         known = torch.from_numpy(clip_numbers(clips)).to(values.device) if numbers is None else numbers
-        limits, units = known[0][:, None], known[1]
-        losses, products = self._backward(start, values, labels, self._rate if rate is None else rate)
-        squares = {name: product.square_norms for name, product in products.items()}
-        norms = torch.stack([torch.sqrt(sum((squares[name] for name in part), losses.new_zeros(()))) for part in parts])
-        failed, factors = clip_factors(norms, limits, normalised)
-        clipped = ~failed & (norms > limits)
-        scales = torch.where(silent, 0.0, factors)
-        sums = {
-            name: products[name].sum(scale, unit)
-            for part, scale, unit in zip(parts, scales, units, strict=True)
-            for name in part
-        }
-        return ClippedSum({name: sums[name] for name in start}, failed, clipped), losses
+        limits, units, _ = known
+        limits = limits[:, None]
+        losses, updates = self._backward(start, values, labels, self._rate if rate is None else rate)
+        squares = updates.square_norms
+        norms = torch.stack([reduce(torch.add, [squares[name] for name in part]) for part in parts]).sqrt()
+        failed, scales = clip_factors(norms, limits, normalised)
+        adds_nothing, sums = (failed | silent)[:, None], dict[str, Tensor]()
+        for part, scale, unit in zip(parts, scales, units, strict=True):
+            sums |= updates.sums(part, scale, adds_nothing, unit)
+        return ClippedSum({name: sums[name] for name in start}, failed, ~failed & (norms > limits)), losses
 
     def stacking_refusal(self, start: Mapping[str, Tensor], like: PaddedRecords) -> str:
         """Say why records cannot share such slots; empty where they can.
@@ -140,74 +140,102 @@ class GhostClipping:
 
     def _backward(
         self, start: Mapping[str, Tensor], inputs: Tensor, labels: Tensor, rate: float | Tensor
-    ) -> tuple[Tensor, dict[str, "_Products"]]:
-        """Compute each record's loss, float64 [records], and its update of every parameter as a product."""
+    ) -> tuple[Tensor, "_Updates"]:
+        """Compute each record's loss, float64 [records], and its update as factors."""
         values, entered, left = inputs.flatten(1), list[Tensor](), list[Tensor]()
         with torch.enable_grad():
             for name in self._layers:
                 values = values.relu() if left else values
-                weight, bias = (start[f"{name}.{kind}"].detach().requires_grad_() for kind in ("weight", "bias"))
-                entered.append(values.detach())
-                left.append(values := nn.functional.linear(values, weight, bias))
+                entered.append(values)
+                values = nn.functional.linear(values, start[f"{name}.weight"], start[f"{name}.bias"])
+                left.append(values.requires_grad_())
             losses = self._loss.each(values, labels)
-        products: dict[str, _Products] = {}
-        gradients = torch.autograd.grad(losses.sum(), left)
-        for name, gradient, values in zip(self._layers, gradients, entered, strict=True):
-            back = gradient.double() * -rate
-            products |= {f"{name}.weight": _Products(back, values), f"{name}.bias": _Products(back, None)}
-        return losses.detach().double(), products
+        down = torch.autograd.grad(losses, left, torch.full_like(losses, -1.0))
+        return losses.detach().double(), _Updates(self._layers, down, entered, rate)
 
 
-class _Products:
-    """Holds the updates of one parameter of all records as factors, and never multiplies them for a single record.
+class _Updates:
+    """Holds the updates of all records as factors, and never multiplies them for a single record.
 
-    The update of a weight is ``back`` [records, out] times ``entered`` [records, in]; that of a bias is ``back`` alone.
+    The update of a layer's weight is ``back`` [records, out] times ``entered`` [records, in]; that of its bias is
+    ``back`` alone. What all layers share is one operation for all of them, because a GPU's time goes into launches.
+
+    Args:
+        layers: their names.
+        down: the negative gradients of their outputs, [records, out] each.
+        entered: their inputs, [records, in] each.
+        rate: learning rate.
 
     Attributes:
-        square_norms: float64 [records], the squared norm of each record's update.
+        square_norms: float64 [records] by parameter name, the squared norm of each record's update.
     """
 
-    def __init__(self, back: Tensor, entered: Tensor | None) -> None:
-        self._back, self._entered = back, entered
-        squares = back.square().sum(1)
-        self._length = None
-        if entered is not None:
-            self._length = squares.new_empty(len(entered))
+    def __init__(
+        self, layers: Sequence[str], down: Sequence[Tensor], entered: Sequence[Tensor], rate: float | Tensor
+    ) -> None:
+        self._layers, self._entered = layers, entered
+        self._widths = [each.shape[1] for each in down]
+        self._back = torch.cat(list(down), 1).double() * rate
+        self._lengths = _row_norms(entered)
+        biases = [each.sum(1) for each in torch.split(self._back.square(), self._widths, 1)]
+        weights = torch.stack(biases) * self._lengths.square()
+        self.square_norms: dict[str, Tensor] = {}
+        for name, weight, bias in zip(layers, weights, biases, strict=True):
+            self.square_norms |= {f"{name}.weight": weight, f"{name}.bias": bias}
+
+    def sums(self, part: Sequence[str], scales: Tensor, adds_nothing: Tensor, quantum: Tensor) -> dict[str, Tensor]:
+        """Add up the scaled updates of some parameters, each in whole quanta.
+
+        Args:
+            part: names of the parameters.
+            scales: float64 [records], of each record's update.
+            adds_nothing: bool [records, 1], which records do not count, whatever their numbers are.
+            quantum: a power of two, float64 without axes.
+
+        Returns:
+            float64 by name.
+        """
+        scaled = (self._back * scales[:, None]).masked_fill_(adds_nothing, 0.0)
+        backs, lengths = torch.split(scaled, self._widths, 1), self._lengths.masked_fill(adds_nothing.T, 1.0)
+        # How many quanta long the product is, in bits; the input gets its share of them. By powers of two alone: a
+        # logarithm may be rounded by a number's place among the others.
+        _, size = torch.frexp(lengths)
+        _, bits = torch.frexp(_row_norms(backs) * lengths / quantum)
+        units = _power_below(size - bits.clamp(0, _ALL_BITS) * _INPUT_BITS // _ALL_BITS)[..., None]
+        biases = torch.split(_whole(scaled, quantum).sum(0), self._widths)
+        quanta = {f"{name}.bias": bias for name, bias in zip(self._layers, biases, strict=True)}
+        of_layers = zip(self._layers, backs, self._entered, quantum / units, units, strict=True)
+        for name, back, entered, of_back, of_entered in of_layers:
+            if f"{name}.weight" not in part:
+                continue
+            total = quanta[f"{name}.weight"] = back.new_zeros(back.shape[1], entered.shape[1])
             for block in _record_blocks(entered):
-                self._length[block] = torch.linalg.vector_norm(entered[block].double(), dim=1)
-            squares = squares * self._length.square()
-        self.square_norms = squares
-
-    def sum(self, scales: Tensor, quantum: Tensor) -> Tensor:
-        """Add up ``scales`` [records] times the updates, each in whole quanta; float64."""
-        kept = ((scales > 0) & (self.square_norms > 0))[:, None]
-        back = torch.where(kept, self._back * scales[:, None], 0.0)
-        if self._entered is None or self._length is None:
-            return _whole_multiples(back, quantum).sum(0)
-        # By powers of two alone: a logarithm may be rounded by a number's place among the others.
-        length = torch.where(kept[:, 0], self._length, 1.0)
-        _, size = torch.frexp(length)
-        # How many quanta long the product is, in bits; the input gets its share of them.
-        _, bits = torch.frexp(torch.linalg.vector_norm(back, dim=1) * length / quantum)
-        unit = _power_of_two(size - 1 - bits.clamp(0, _ALL_BITS) * _INPUT_BITS // _ALL_BITS)[:, None]
-        total = back.new_zeros(back.shape[1], self._entered.shape[1])
-        for block in _record_blocks(self._entered):
-            left = _whole_multiples(back[block], quantum / unit[block])
-            entered = torch.where(kept[block], self._entered[block], 0.0)
-            total.addmm_(left.T, _whole_multiples(entered.double(), unit[block]))
-        return total
+                values = _whole(entered[block], of_entered[block]).masked_fill_(adds_nothing[block], 0.0)
+                total.addmm_(_whole(back[block], of_back[block]).T, values)
+        return dict(zip(part, torch._foreach_mul([quanta[name] for name in part], quantum), strict=True))
 
 
-def _power_of_two(exponents: Tensor) -> Tensor:
-    """Compute 2 ** exponents exactly, as float64 numbers from their bits. Exponents are in -1022 ... 1023."""
-    return ((exponents.long() + 1023) << 52).view(torch.float64)
+def _power_below(exponents: Tensor) -> Tensor:
+    """Compute 2 ** (exponents - 1) exactly, as float64 numbers from their bits. Exponents are in -1021 ... 1024.
+
+    Of the exponent that torch.frexp gives for a number, it is the largest power of two that is not above the number.
+    """
+    return ((exponents.long() + 1022) << 52).view(torch.float64)
 
 
-def _whole_multiples(values: Tensor, unit: Tensor | float) -> Tensor:
-    """Truncate float64 values towards zero to whole multiples of powers of two; in new memory."""
-    quanta = values / unit
-    quanta -= quanta.frac()  # torch's trunc takes ten times as long
-    return quanta.mul_(unit)
+def _whole(values: Tensor, unit: Tensor) -> Tensor:
+    """Count how often units, powers of two, go into values, truncated towards zero; float64."""
+    return torch.div(values, unit, rounding_mode="trunc")  # torch.trunc takes ten times as long on a CPU
+
+
+def _row_norms(factors: Sequence[Tensor]) -> Tensor:
+    """Compute the norms of the rows of some factors, float64 [factors, records], each of them [records, width]."""
+    norms = [
+        torch.linalg.vector_norm(each[block], dim=1, dtype=torch.float64)
+        for each in factors
+        for block in _record_blocks(each)
+    ]
+    return torch.cat(norms).view(len(factors), -1)
 
 
 def _record_blocks(values: Tensor) -> Iterator[slice]:

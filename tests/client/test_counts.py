@@ -170,8 +170,9 @@ def test_the_program_of_records_runs_without_data_in_few_operations() -> None:
     def summed() -> list[torch.Tensor]:
         """Clipped and added up, in float32 and without quanta."""
         each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(start, *waiting.tensors[:2])
-        norm = sum(value.flatten(1).square().sum(1) for value in each.values()).sqrt()
-        return [torch.einsum("i,i...->...", (1 / norm).clamp(max=1), value) for value in each.values()]
+        flat = [value.flatten(1) for value in each.values()]
+        factor = (1 / sum(value.square().sum(1) for value in flat).sqrt()).clamp(max=1)
+        return [(factor @ value).view(each[name].shape[1:]) for name, value in zip(each, flat, strict=True)]
 
     clips = _RoundNumbers(1, order.clips, torch.tensor(0.1, dtype=torch.float64), numbers)
     ours = counts_of(lambda: trainer.train(start, waiting, waiting.tensors, clips))
@@ -180,7 +181,7 @@ def test_the_program_of_records_runs_without_data_in_few_operations() -> None:
     print(f"a bare vmap: {bare.dispatched}, {bare.launched}")
     assert not ours.reads
     assert not ours.dependent
-    assert ours.dispatched <= 1.4 * bare.dispatched, "each number is truncated to quanta, so that sums are exact"
+    assert ours.dispatched <= 1.1 * bare.dispatched
 
 
 def test_more_numbers_of_records_are_no_more_operations(monkeypatch: pytest.MonkeyPatch) -> None:

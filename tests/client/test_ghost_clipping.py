@@ -55,7 +55,8 @@ TWO = (("output.weight", "hidden.0.bias"), ("hidden.0.weight", "output.bias"))
 
 
 PLAIN = {"mean-squared-error": F.mse_loss, "binary-cross-entropy": F.binary_cross_entropy_with_logits}
-CUTS = [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (WHOLE, (50.0,))]
+BIASES = (("output.bias", "hidden.0.bias"), ("hidden.0.weight", "output.weight"))
+CUTS = [(WHOLE, (0.4,)), (TWO, (0.2, 0.3)), (BIASES, (0.2, 0.3)), (WHOLE, (50.0,))]
 SUMS = [(*cut, normalised, None) for cut in CUTS for normalised in (False, True)]
 SUMS += [(WHOLE, (0.2,), False, loss) for loss in PLAIN]
 
