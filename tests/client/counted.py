@@ -23,8 +23,8 @@ READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
 VALUE_DEPENDENT = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "argwhere"}
 # They make a tensor out of another one's memory, and start nothing on a GPU.
 VIEWS = {"view", "detach", "alias", "expand", "transpose", "t", "permute", "slice", "select", "squeeze", "unsqueeze"}
-VIEWS |= {"_unsafe_view", "as_strided", "split", "split_with_sizes", "unbind", "unsqueeze_", "lift_fresh", "diagonal"}
-VIEWS |= {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "unfold", "view_as"}
+VIEWS |= {"_unsafe_view", "as_strided", "split", "split_with_sizes", "unbind", "unsqueeze_", "squeeze_", "diagonal"}
+VIEWS |= {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "unfold", "view_as", "lift_fresh"}
 
 
 @dataclass
