@@ -353,7 +353,7 @@ class Dropout(Hidden):
 
     Example:
         >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
-        3.698 (at least 2.943)
+        3.698 (at least 3.539)
     """
 
     keep: ProbabilityField
@@ -379,21 +379,64 @@ class Dropout(Hidden):
         """
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
-    def attained_mechanism(self) -> Mechanism | None:
-        """Return the larger of two networks: one unit, where dropping it silences the person, or very many units.
+    def attained_mechanism(self) -> Mechanism:
+        """Use the first unit kept; where noise is not Gaussian, the only unit, which a mask silences."""
+        one, rest = attained_part(self.mechanism), self.evenly_spread()
+        return Poisson(one, self.keep) if rest is self or self.keep == 1 else FirstKept(one, self.keep, rest)
 
-        With much noise many units have the larger second moment: a contribution spreads evenly over them, and its sum
-        over the units has length sqrt(keep).
-        """
-        signal = self.mechanism.signal_to_noise()
-        if signal is not None and signal < 700 and self.keep * signal > math.log1p(self.keep**2 * math.expm1(signal)):
-            return Gaussian((self.keep * signal) ** -0.5, relation=self.relation or Relation.ZERO_OUT)
-        return Poisson(attained_part(self.mechanism), self.keep)
+    def evenly_spread(self) -> Mechanism:
+        """Spread a contribution over very many units: the sum over those kept has length sqrt(keep)."""
+        signal = self.signal_to_noise()
+        if not signal or not 1e-50 <= (noise := signal**-0.5) <= 1e50:
+            return self
+        return Gaussian(noise, relation=self.relation or Relation.ZERO_OUT)
 
     def signal_to_noise(self) -> float | None:
-        """Return that of a contribution that spreads evenly; see :meth:`attained_mechanism`."""
+        """Return that of a contribution that spreads evenly; see :meth:`evenly_spread`."""
         signal = self.mechanism.signal_to_noise()
         return None if signal is None else self.keep * signal
+
+
+@dataclass(frozen=True)
+class FirstKept(Hidden, is_kind=False):
+    """Use the first unit kept of a few, or, where all of them are dropped, all others evenly.
+
+    Release: M at unit j < n with chance p (1 - p)^j, else the ``rest``.
+
+    X = sum_j p (1 - p)^j x_j + (1 - p)^n y, with independent ratios x_j of M and y of the rest. A federation attains it
+    in the limit. The gradient of each of n units is far larger than that of the next one, so clipping leaves the first
+    kept. Very many other units have equal gradients, smaller still (docs/research/accounting.md).
+
+    Args:
+        mechanism: M, what one unit attains.
+        keep: p, in (0, 1).
+        rest: what evenly spread contributions attain.
+    """
+
+    keep: ProbabilityField
+    rest: Mechanism
+    is_exact = hides_bits = True
+    text = "the first unit kept with chance {0.keep:g} of ({0.mechanism.in_words})"
+
+    @property
+    def doublings(self) -> int:
+        """How often one unit is doubled to n, the next power of two above 1 / p; more units hardly cost more."""
+        return min(math.ceil(-math.log2(self.keep)), 10)
+
+    def law(self, detail: Detail) -> Law:
+        """Double the mean of the first units: the weights of the second half are (1 - p)^n times as large."""
+        found, log_dropped = numerical_law(self.mechanism, detail), math.log1p(-self.keep)
+        for _ in range(self.doublings):
+            found, log_dropped = found.mean_with(found, 1 / (1 + math.exp(-log_dropped))), 2 * log_dropped
+        return numerical_law(self.rest, detail).mean_with(found, -math.expm1(log_dropped))
+
+    def closed_form(self) -> ClosedForm:
+        """Reveal the unit."""
+        units, one = 2**self.doublings, closed_form_of(self.mechanism)
+        chances = [self.keep * (1 - self.keep) ** j for j in range(units)]
+        parts = [(one, chance, math.log(chance)) for chance in chances]
+        rest = (1 - self.keep) ** units
+        return one_of([*parts, (closed_form_of(self.rest), rest, math.log(rest))], 64 * units * UNIT)
 
 
 # Hidden rounds.

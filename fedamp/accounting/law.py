@@ -903,6 +903,23 @@ class Law:
         """
         return combined_copies((self._pairable_law(), 1), check_count("copies", copies), _mean_of_both)[0]
 
+    def mean_with(self, other: "Law", weight: float) -> "Law":
+        """Return the law of ``(1 - weight) X + weight Y`` for an independent Y: a hidden choice of two unlike places.
+
+        Args:
+            other: the law of Y.
+            weight: in [0, 1].
+
+        Example:
+            >>> print(Law.gaussian(1.0).mean_with(Law.gaussian(2.0), 0.5).epsilon(1e-5))
+            3.535 (at least 3.534)
+        """
+        if check_probability("weight", weight) in (0.0, 1.0):
+            return other if weight else self
+        weights = 1 - weight, weight
+        found = _combine_laws(self, other, Pairing(weights, (*weights, 0.0)))
+        return Law(found.upper, found.lower, found.rounding + 4 * UNIT, found.points)
+
     @staticmethod
     def product(factors: Sequence[tuple["Law", int]]) -> "Law":
         """Return the law of the product of independent X's: composition (Zhu, Dong, Wang 2022, Theorem 10).

@@ -492,15 +492,22 @@ class Mechanism:
         statement about what an attacker can achieve. The bound need not be the worst case.
 
         Example:
-            >>> from fedamp.accounting import Dropout, Gaussian
-            >>> Dropout(Gaussian(0.5), 0.5).attained_mechanism()  # a network of one unit
-            Poisson(mechanism=Gaussian(noise_multiplier=0.5), rate=0.5)
+            >>> from fedamp.accounting import Dropout, Laplace
+            >>> Dropout(Laplace(0.5), 0.5).attained_mechanism()  # a network of one unit
+            Poisson(mechanism=Laplace(scale=0.5), rate=0.5)
         """
         return self if self.is_exact else None
 
     def attained_in_draws(self) -> "Mechanism | None":
         """Return what :meth:`attained_mechanism` does, for sampling, which needs no law of several hidden rounds."""
         return self.attained_mechanism()
+
+    def evenly_spread(self) -> "Mechanism":
+        """Return the mechanism with contributions under masks spread evenly over what is kept, for other lower ends.
+
+        The same object where nothing is masked.
+        """
+        return self.with_parts(lambda part: part.evenly_spread())
 
     def signal_to_noise(self) -> float | None:
         """Return the squared signal-to-noise ratio of a statistic that is Gaussian in both worlds; None: none.
@@ -1253,8 +1260,8 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
 
 def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
     """Return the lower end by law of an attained mechanism. A group costs at least what one of it costs."""
-    found = 0.0
-    for part in (event, *event.parts) if event.is_group else (event,):
+    found, tried = 0.0, (event, *event.parts) if event.is_group else (event,)
+    for part in dict.fromkeys((*tried, *(part.evenly_spread() for part in tried))):
         with suppress(NotEvaluable), in_floating_point():
             if (known := part.attained_mechanism()) is not None:
                 found = max(found, by_law.lower if known is event else known.by_law(question).lower)
@@ -1309,7 +1316,7 @@ def sampled_bracket(event: Mechanism, question: Question, precision: float) -> B
     """
     with in_floating_point():
         found, lower = question.ask(event.sampled_profile(), precision=precision), 0.0
-        if (below := event.attained_in_draws()) is event:
+        if (below := _attained_in_draws(event, question)) is event:
             return found
         if below is not None and below.is_sampled:
             with suppress(NotEvaluable):
@@ -1329,7 +1336,7 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
     Raises:
         NotEvaluable: rounds are not many, or a person's are not few, or blocks know no lower end.
     """
-    found, below = event.participation(), event.attained_in_draws()
+    found, below = event.participation(), _attained_in_draws(event, EpsilonAt(delta))
     least = max(_BLOCKS, 8 * (len(found.chances) - 1))
     if found.rounds < 3 * least:
         raise NotEvaluable("there are too few hidden rounds for blocks")
@@ -1348,6 +1355,16 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
         with suppress(NotEvaluable):
             return replace(profile.epsilon(delta, precision=1.6 * precision, known=known), lower=lower)
     return Bounds(lower, math.inf)
+
+
+def _attained_in_draws(event: Mechanism, question: Question) -> Mechanism | None:
+    """Return what is attained in draws; of both networks under masks, the one that costs more by law."""
+    known, spread = event.attained_in_draws(), event.evenly_spread()
+    if spread is event or known is None or (other := spread.attained_in_draws()) is None:
+        return known
+    with suppress(NotEvaluable), in_floating_point():
+        return max(known, other, key=lambda each: each.by_law(replace(question, points=400)).lower)
+    return known
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:

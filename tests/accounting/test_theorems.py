@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 
 import dp_accounting as dp
@@ -344,6 +345,31 @@ def test_the_lower_end_of_dropout_is_met_by_a_wide_network(keep, noise):
     delta = np.maximum(density - math.exp(0.3) * stats.norm.pdf(x, 0, noise), 0).sum() * step
     assert bounds.lower <= delta * 1.001  # the limit is reached to one part in n; the sum to the square of its step
     assert bounds.lower >= 0.99 * delta
+
+
+@pytest.mark.parametrize(("keep", "noise", "epsilon"), [(0.3, 1.0, 2.0), (0.5, 0.8, 3.0), (0.8, 1.0, 2.5)])
+def test_the_lower_end_of_dropout_is_met_by_gradients_of_unlike_sizes(keep, noise, epsilon):
+    """A few units, each with a gradient ten thousand times that of the next one, and a million with equal tiny ones.
+
+    The update has norm 1. The attacker knows all but the mask, and sees the few units' outputs and the others' sum.
+    """
+    few, many = math.ceil(1 / keep), 10**6
+    sizes, tiny = 1e-4 ** np.arange(few), 1e-4**few / math.sqrt(many)
+    patterns = np.array(list(itertools.product((0, 1), repeat=few)))
+    kept = stats.binom(many, keep).ppf([0.1, 0.3, 0.5, 0.7, 0.9])
+    norms = np.sqrt(((sizes * patterns) ** 2).sum(1)[:, None] + kept * tiny**2)
+    updates = np.empty((len(patterns), len(kept), few + 1))
+    updates[..., :few] = (sizes * patterns)[:, None] / norms[..., None]
+    updates[..., few] = kept * tiny / math.sqrt(many) / norms
+    chances = np.repeat((keep**patterns * (1 - keep) ** (1 - patterns)).prod(1) / len(kept), len(kept))
+    means = updates.reshape(-1, few + 1) / noise
+    rng = np.random.default_rng(11)
+    z = means[rng.choice(len(means), 200_000, p=chances)] + rng.standard_normal((200_000, few + 1))
+    values = np.maximum(1 - math.exp(epsilon) / (np.exp(z @ means.T - (means**2).sum(1) / 2) @ chances), 0)
+    margin = 4 * values.std() / math.sqrt(len(values))
+    bounds = Dropout(Gaussian(noise), keep).delta(epsilon)
+    assert 0.97 * (values.mean() - margin) <= bounds.lower <= values.mean() + margin
+    assert bounds.lower > Poisson(Gaussian(noise), keep).delta(epsilon).upper  # what one unit shows
 
 
 # What is attained: lower ends.
