@@ -372,6 +372,37 @@ def test_the_lower_end_of_dropout_is_met_by_gradients_of_unlike_sizes(keep, nois
     assert bounds.lower > Poisson(Gaussian(noise), keep).delta(epsilon).upper  # what one unit shows
 
 
+@pytest.mark.parametrize(("keep", "noise"), [(0.3, 1.0), (0.6, 0.7), (0.6, 4.0), (0.85, 1.5)])
+def test_no_update_under_a_mask_has_larger_moments_than_charged(keep, noise):
+    """Both directions, for updates at random: all pairs of masks for whole orders, and quadrature over two units."""
+    rng, charged = np.random.default_rng(5), Dropout(Gaussian(noise), keep).rdp([2, 3, 4])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    z = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
+    mass = np.multiply.outer(weights, weights).ravel() / (2 * math.pi)
+    for units in (1, 2, 4) * 20:
+        masks = np.array(list(itertools.product((0, 1), repeat=units)))
+        chances = (keep**masks * (1 - keep) ** (1 - masks)).prod(1)
+        sizes = np.exp(rng.normal(0, rng.choice([0.1, 1, 5]), units) + rng.normal(0, rng.choice([0, 1]), masks.shape))
+        means = masks * sizes * rng.choice([-1, 1], masks.shape) ** rng.integers(2)
+        means /= noise * np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-300)
+        pairs = np.exp(means @ means.T)
+        second = chances @ pairs @ chances
+        third = np.einsum("i,j,k,ij,ik,jk", chances, chances, chances, pairs, pairs, pairs, optimize=True)
+        assert math.log(second) <= charged[0]
+        assert math.log(third) <= 2 * charged[1]
+        if units == 2:
+            ratio = np.exp(z @ means.T - (means**2).sum(1) / 2) @ chances
+            for order, most in zip((2, 3, 4), charged, strict=True):
+                assert math.log(mass @ ratio ** (1 - order)) <= (order - 1) * most
+
+
+def test_masks_that_keep_more_than_half_cost_less_than_no_masks_in_many_rounds():
+    run, whole = (Repeat(each, 1000).epsilon(DELTA) for each in (Dropout(Gaussian(20.0), 0.6), Gaussian(20.0)))
+    assert run.upper < 0.9 * whole.lower
+    assert run.lower < run.upper
+    assert "Rényi" in run.method
+
+
 # What is attained: lower ends.
 
 
