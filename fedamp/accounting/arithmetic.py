@@ -275,6 +275,7 @@ def rounding_of_overlaps(rounds: int, order: float) -> float:
 
 SIDE_BY_SIDE = 128  # rows of draws that a compiled recursion takes at once
 _AT_ONCE = 1024  # that NumPy takes
+_PAIRED = 32  # points of a law whose pairs NumPy takes at once
 
 
 Loop = Callable[..., Any]
@@ -363,24 +364,25 @@ def hockey_stick_profile(log_ratio, mass_in, infinite, slope, delta):  # type: i
 
 
 def _plain_pairs(loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells):  # type: ignore[no-untyped-def]
-    """Do ``sum_pairs`` with all pairs at once."""
-    size, cells, scale = len(loc_a), len(in_cells), 2.0 if symmetric else 1.0
-    cell = np.searchsorted(bounds, np.add.outer(loc_a, loc_b)) + cells * np.arange(size)[:, None]
-    kept = np.triu_indices(size) if symmetric else np.indices(cell.shape)
-    share = np.where(kept[0] == kept[1], 0.5, 1.0) if symmetric else 1.0
-    place, other = cell[kept[0], kept[1]].ravel(), kept[1]
-    sum_in, sum_out = (
-        np.bincount(place, np.ravel(share * each[other]), size * cells).reshape(size, cells) for each in (in_b, out_b)
-    )
-    from_out, from_in = scale * (c_ab * in_a), scale * (c_ba * out_a + c_pp * in_a)
-    for found, more in (
-        (in_cells, from_out[:, None] * sum_out + from_in[:, None] * sum_in),
-        (out_cells, (scale * out_a)[:, None] * sum_out),
-    ):
-        found[:] = np.add.reduce(np.concatenate([found[None], more]), axis=0)
+    """Do ``sum_pairs`` for some points of the first law at a time, so that all their cells stay in the cache."""
+    cells, scale = len(in_cells), 2.0 if symmetric else 1.0
+    from_out, from_in, to_out = scale * (c_ab * in_a), scale * (c_ba * out_a + c_pp * in_a), scale * out_a
+    for first in range(0, len(loc_a), _PAIRED):
+        rows, left = slice(first, first + _PAIRED), slice(first if symmetric else 0, None)
+        cell = np.searchsorted(bounds, np.add.outer(loc_a[rows], loc_b[left]))
+        shape, place = (len(cell), cells), np.ravel(cell + cells * np.arange(len(cell))[:, None])
+        share = np.ones(cell.shape)  # a pair that was there before adds 0, which changes no bit
+        share = np.triu(share) - np.eye(*share.shape) / 2 if symmetric else share
+        sum_in = np.bincount(place, np.ravel(share * in_b[left]), math.prod(shape)).reshape(shape)
+        sum_out = np.bincount(place, np.ravel(share * out_b[left]), math.prod(shape)).reshape(shape)
+        for found, more in (
+            (in_cells, from_out[rows, None] * sum_out + from_in[rows, None] * sum_in),
+            (out_cells, to_out[rows, None] * sum_out),
+        ):
+            found[:] = np.add.reduce(np.concatenate([found[None], more]), axis=0)
 
 
-@compiled(6_000_000, _plain_pairs, lambda a, _, __, b, *___: len(a) * len(b))
+@compiled(30_000_000, _plain_pairs, lambda a, _, __, b, *___: len(a) * len(b))
 def sum_pairs(  # type: ignore[no-untyped-def]
     loc_a, in_a, out_a, loc_b, in_b, out_b, bounds, c_ab, c_ba, c_pp, symmetric, in_cells, out_cells
 ):
