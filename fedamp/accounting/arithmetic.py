@@ -521,6 +521,7 @@ def invert_uniforms(uniforms, log_values, values, below, starts, counts):  # typ
 def _plain_means(ratios, rate, tails, beginnings, fewest, means, _):  # type: ignore[no-untyped-def]
     """Do ``symmetric_means`` for many draws at a time."""
     (draws, rounds), k, side, none, largest = ratios.shape, tails.shape[1] - 1, _AT_ONCE, 1.0 - rate, 0.0
+    ending = np.bincount(beginnings, minlength=rounds + 1).tolist()  # how many beginnings have so many rounds
     for first in range(0, draws, side):
         weights = rate * np.ascontiguousarray(ratios[first : first + side].T)
         largest = max(largest, float(np.multiply.reduce(np.maximum(1.0, none + weights), axis=0).max()))
@@ -531,8 +532,7 @@ def _plain_means(ratios, rate, tails, beginnings, fewest, means, _):  # type: ig
             more = np.multiply(weight, p[low - 1 : high - 1], out=moved[low:high])
             p[least:high] *= none
             p[low:high] += more
-            alike = int(np.searchsorted(beginnings[j:], i + 1, side="right"))
-            if alike == 1:
+            if (alike := ending[i + 1]) == 1:
                 total = np.zeros(weights.shape[1])
                 for h in range(least, k + 1):
                     total += tails[j, h] * p[h]
