@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import count
 from typing import NamedTuple
 
@@ -63,6 +63,7 @@ _ATTEMPTS = QUESTIONS // 4
 assert 2 * (_ATTEMPTS + 7) + 1 <= QUESTIONS
 
 _MOST_NOISE = 1e18  # up to where a search looks
+_HEIGHT = 8  # pilots whose draws tell epsilon at the noise that a search ends with, at the default precision
 
 
 def calibrate(
@@ -147,8 +148,10 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     near = _search_noise(by_law, epsilon, goal, 1.0, 0.02, 0.3)
     first = build(near).sampled_profile()
     first.most_draws(PRECISION / precision)  # or NotEvaluable
-    proposal, draws = first.estimated_pilot(delta).proposal, 8 * pilot_draws(first.upper)
+    proposal = first.estimated_pilot(delta).proposal
+    pilots = round(_HEIGHT * min(PRECISION / precision, 1.0) ** 2)
 
+    @cache
     def estimated_epsilon(noise: float, draws: int = 0) -> float:
         return build(noise).sampled_profile().estimated_pilot(delta, proposal, draws).epsilon
 
@@ -161,12 +164,16 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
 
         near = _search_noise(piloted_epsilon, epsilon, goal, near, 0.02, 0.3)
         proposal = build(near).sampled_profile().estimated_pilot(delta).proposal
+        estimated_epsilon.cache_clear()
         near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
     if build(near).is_pair:  # whose brackets are twice as wide
         precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
-    slope = math.log(estimated_epsilon(near * 0.99) / estimated_epsilon(near)) / -math.log(0.99)
-    noise = near * float((estimated_epsilon(near, draws) / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
+    height = estimated_epsilon(near)
+    slope = math.log(estimated_epsilon(near * 0.99) / height) / -math.log(0.99)
+    if pilots > 1:
+        height = estimated_epsilon(near, pilots * pilot_draws(first.upper))
+    noise = near * float((height / epsilon) ** (1 / slope)) * (1 + 0.3 * precision)
     for _ in range(_ATTEMPTS):
         found = build(noise).epsilon(delta, precision=asked)
         if found.upper <= epsilon:
