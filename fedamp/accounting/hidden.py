@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from operator import attrgetter
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -496,6 +496,7 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
     """
 
     is_mean = hides_bits = True
+    own_facts: ClassVar[tuple[Fact, ...]] = (Fact.HIDES_ROUNDS,)
 
     @property
     def most_rounds(self) -> int:
@@ -714,7 +715,7 @@ class BegunRounds(Hidden, is_kind=False):
 class PartOfRun(HiddenRoundsOfRun, is_kind=False):
     """Base of hidden rounds whose best bound is one of several."""
 
-    own_facts = (Fact.SEVERAL_BOUNDS,)
+    own_facts = (Fact.HIDES_ROUNDS, Fact.SEVERAL_BOUNDS)
 
     def costlier_mechanisms(self) -> list[Mechanism]:
         """List the bounds, because the kind has no law of its own."""

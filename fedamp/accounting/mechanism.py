@@ -29,8 +29,8 @@ bounded losses cost. :func:`smallest_bracket` combines the evaluators to the sma
 A question takes this way: :meth:`Mechanism.epsilon` asks :func:`smallest_bracket` about the normal form
 (:func:`normal_form`: without what changes nothing; it has no relation to Gaussian noise). The numerical law answers,
 and other bounds where they may be smaller. :meth:`Mechanism.narrowed_bracket` then samples several hidden rounds, as in
-``Allocation(Gaussian(1.0), 10, 100)``, and keeps the intersection of both brackets. In evaluators the mechanism that is
-asked is called ``event``.
+``Allocation(Gaussian(1.0), 10, 100)``, and keeps the intersection of both brackets. Where it is far below a coarse law
+no finer one is asked. In evaluators the mechanism that is asked is called ``event``.
 
 The module knows all evaluators (``law``, ``renyi``, ``outcomes``, ``sampling``) and no kind. A reader goes on with
 ``releases``, where each kind is a few lines, or with :class:`fedamp.testing.MechanismContract`, which tests a new kind.
@@ -92,6 +92,7 @@ from fedamp.extension import all_offered, offered
 class Fact(Enum):
     """Facts that evaluators must know of a kind; a mechanism has the facts of all its parts."""
 
+    HIDES_ROUNDS = "a person takes part in hidden rounds, which sampling tells better than a law where they are several"
     HIDES_PARTS = "the release may tell less than what is charged, so that the charge is no lower end"
     WORST_CASE_CHECKED = "the worst case of its Rényi moments is checked, not proved; its law is that without mixing"
     LESS_BY_MOMENTS = "Rényi divergences may be the smallest bound even where the law is narrow"
@@ -200,7 +201,7 @@ class Mechanism:
         Args:
             delta: in (0, 1).
             points: of the numerical law, 50 to 20,000; the time rises with their square. Default: 1200, and up to 4800
-                where the bracket is wider than one part in 1000.
+                where the bracket is wider than one part in 1000; 300 where sampling is far below the law.
             precision: relative width, 1e-4 to 0.1, that sampling of several hidden rounds (``Allocation``) aims at; the
                 time rises with its inverse square. Default: 5e-3, about a second; no sampling with ``points`` alone.
 
@@ -221,9 +222,13 @@ class Mechanism:
         if precision is not None:
             check_precision(precision)
         start, event = (time.perf_counter(), time.process_time()), normal_form(self)
-        found = smallest_bracket(event, EpsilonAt(delta, points))
-        if points is None or precision is not None:
-            found = event.narrowed_bracket(found, delta, precision or PRECISION)
+        found = None
+        if points is None and Fact.HIDES_ROUNDS in event.facts:
+            found = _epsilon_far_below_law(event, delta, precision or PRECISION)
+        if found is None:
+            found = smallest_bracket(event, EpsilonAt(delta, points))
+            if points is None or precision is not None:
+                found = event.narrowed_bracket(found, delta, precision or PRECISION)
         _warn_if_slow("epsilon", start, found)
         return found
 
@@ -1191,6 +1196,9 @@ def in_closed_form(event: Mechanism, hidden: bool = True) -> ClosedForm | None:
 # Beside every number that rests on Theorem 4.1 of Xiao, Wan, Devadas 2022.
 CHECKED = "; the worst case of ModelMix is checked, not proved"
 
+# Points of a law that may hardly matter. Ends with more of them are 0.1 to 0.6 per cent nearer. So sampling decides if
+# this law leaves more than a tenth open, and its ends are more than one per cent away.
+_COARSE, _DOUBTFUL, _FAR = 300, 0.9, 0.99
 _BLOCKS = 192  # the fewest blocks of hidden rounds
 _NEARLY = 3.0  # times the precision: a bracket by blocks that is no wider is enough, as it takes far less work
 LARGEST_SAMPLED = 450.0  # epsilon beyond which likelihood ratios leave the range of floating point
@@ -1256,6 +1264,27 @@ def smallest_bracket(event: Mechanism, question: Question) -> Bounds:
     if lower > (1 + 1e-6) * upper + 1e-9:  # one end is wrong, and it is not known which one
         return Bounds(lower, question.unknown, Origin(Method.CONTRADICTED, (origin,)))
     return Bounds(min(lower, upper), upper, origin)
+
+
+def _epsilon_far_below_law(event: Mechanism, delta: float, precision: float) -> Bounds | None:
+    """Return epsilon of hidden rounds by sampling, if it is so far below a coarse law that no finer one matters.
+
+    Otherwise it is None, as without Gaussian noise, where few outcomes may be exact, and of many rounds, where blocks
+    begin with the law's answer.
+
+    Args:
+        event: in normal form.
+        delta, precision: as of :meth:`Mechanism.epsilon`.
+    """
+    if not event.is_sampled or event.participation().rounds >= 3 * _BLOCKS:
+        return None
+    if (known := in_closed_form(event)) is None or not known.has_noise:
+        return None
+    coarse = smallest_bracket(event, EpsilonAt(delta, _COARSE))
+    if coarse.lower >= _DOUBTFUL * coarse.upper:
+        return None
+    found = event.narrowed_bracket(coarse, delta, precision)
+    return found if found.upper < _FAR * coarse.upper and coarse.lower < _FAR * found.lower else None
 
 
 def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
