@@ -145,7 +145,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
     def by_law(noise: float) -> float:
         return law_upper(build(noise).like_with_law(), delta, 200)
 
-    near = _search_noise(by_law, epsilon, goal, 1.0, 0.02, 0.3)
+    near = _near_noise(by_law, epsilon, goal, 1.0, 0.02)
     first = build(near).sampled_profile()
     first.most_draws(PRECISION / precision)  # or NotEvaluable
     proposal = first.estimated_pilot(delta).proposal
@@ -156,7 +156,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         return build(noise).sampled_profile().estimated_pilot(delta, proposal, draws).epsilon
 
     try:
-        near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
+        near = _near_noise(estimated_epsilon, epsilon, goal, near, 5e-3)
     except (NotEvaluable, ArithmeticError):  # the law was far off, as for spaced rounds: the proposal does not serve
 
         def piloted_epsilon(noise: float) -> float:
@@ -165,7 +165,7 @@ def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delt
         near = _search_noise(piloted_epsilon, epsilon, goal, near, 0.02, 0.3)
         proposal = build(near).sampled_profile().estimated_pilot(delta).proposal
         estimated_epsilon.cache_clear()
-        near = _search_noise(estimated_epsilon, epsilon, goal, near, 5e-3, 0.01)
+        near = _near_noise(estimated_epsilon, epsilon, goal, near, 5e-3)
     if build(near).is_pair:  # whose brackets are twice as wide
         precision = min(2 * precision, 0.1)
     # The slope is known well enough from few draws, the height is not. Where epsilon falls to 0 there is no slope.
@@ -232,6 +232,36 @@ def calibrate_risk(
     return _search_noise(attack_gain, true - false, goal, 1.0, tolerance, 0.7)
 
 
+def _near_noise(cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float) -> float:
+    """Return a noise at which a falling cost is near the budget, on either side of it.
+
+    In logarithms the cost is nearly straight, so the line through the last two costs leads to the next one. At first it
+    is taken to fall as the noise rises. Three costs are mostly enough; :func:`_search_noise` goes on after seven.
+
+    Args:
+        cost, budget, goal, start: those of :func:`_search_noise`.
+        tolerance: relative, of the cost.
+
+    Raises:
+        ValueError: no noise multiplier up to 1e18 keeps the budget.
+    """
+    position, slope = math.log(start), -1.0
+    excess = _cost_excess(cost, budget, position)
+    for _ in range(6):
+        if abs(excess) <= tolerance:
+            return math.exp(position)
+        before, last = position, excess
+        position -= min(max(excess / slope, -1.0), 1.0)
+        excess = _cost_excess(cost, budget, position)
+        slope = min((excess - last) / (position - before), -0.5)
+    return _search_noise(cost, budget, goal, math.exp(position), tolerance, 0.1)
+
+
+def _cost_excess(cost: Callable[[float], float], budget: float, position: float) -> float:
+    """Return log(cost / budget), at least log 1e-9 and at most 50, at a log noise."""
+    return min(math.log(max(cost(math.exp(position)), 1e-9 * budget)) - math.log(budget), 50.0)
+
+
 def _search_noise(
     cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, first_step: float
 ) -> float:
@@ -250,14 +280,10 @@ def _search_noise(
     Raises:
         ValueError: no noise multiplier up to 1e18 keeps the budget.
     """
-
-    def cost_excess(position: float) -> float:
-        return min(math.log(max(cost(math.exp(position)), 1e-9 * budget)) - math.log(budget), 50.0)
-
     ends: dict[bool, tuple[float, float]] = {}  # whether the budget is exceeded: (position, excess)
     position, step = math.log(start), first_step
     while len(ends) < 2:
-        value = cost_excess(position)
+        value = _cost_excess(cost, budget, position)
         ends[value > 0] = position, value
         if value > 0 and position >= math.log(_MOST_NOISE):
             raise ValueError(f"{goal} is not reached by any noise multiplier up to {_MOST_NOISE:g}")
@@ -272,7 +298,7 @@ def _search_noise(
         slope = (high_value - low_value) / (high - low)
         guess = high - high_value / slope + 0.2 * tolerance if turn % 4 < 3 and low_value < 20 else (low + high) / 2
         position = min(max(guess, low + 0.3 * tolerance), high - 0.3 * tolerance)
-        value = cost_excess(position)
+        value = _cost_excess(cost, budget, position)
         if value > 0:
             low, low_value = position, value
         else:
