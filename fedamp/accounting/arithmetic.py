@@ -733,7 +733,8 @@ def smoothed_excess(
     Args:
         log_a, log_b: shape (draws,).
         epsilon, smoothing: see above.
-        quick: whether the last bits may depend on the processor, as those of searches may not.
+        quick: whether vectors of NumPy and SciPy do it. The last bits are others then, and with them the draws that a
+            certificate would ask for.
 
     Returns:
         The means, and how fast they fall, both of shape (draws,).
@@ -750,12 +751,11 @@ def smoothed_excess(
         below[near] = (erfc(at) if quick else mapped(math.erfc, at)) / 2
         return below
 
-    def exp(logs: Array) -> Array:
-        if quick:
-            return np.exp(logs)
-        return np.where(logs > 709.0, np.inf, mapped(math.exp, np.minimum(logs, 709.0)))
-
+    logs = np.concatenate([log_a[met], epsilon + log_b[met]])
+    with np.errstate(over="ignore"):
+        powers = np.exp(logs) if quick else mapped(math.exp, np.minimum(logs, 709.0))
+    a, b = np.split(np.where(logs > 709.0, np.inf, powers), 2)
     values, falls = np.zeros((2, len(log_a)))
-    falls[met] = exp(epsilon + log_b[met]) * tail(distance)
-    values[met] = np.maximum(exp(log_a[met]) * tail(distance + smoothing) - falls[met], 0.0)
+    falls[met] = b * tail(distance)
+    values[met] = np.maximum(a * tail(distance + smoothing) - falls[met], 0.0)
     return values, falls

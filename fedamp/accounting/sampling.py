@@ -704,10 +704,10 @@ class Proposal(ABC):
     def draw(self, rng: np.random.Generator, draws: int) -> tuple[Array, Array]:
         """Draw logs of two positive numbers a and b; v = (a - exp(epsilon) b)+, smoothed."""
 
-    def excesses(self, log_a: Array, log_b: Array, epsilon: float | Array) -> tuple[Array, Array]:
+    def excesses(self, log_a: Array, log_b: Array, epsilon: float | Array, quick: bool = False) -> tuple[Array, Array]:
         """Return v of draws, and how fast it falls as epsilon rises."""
         if self.smoothing:
-            return arithmetic.smoothed_excess(log_a, log_b, float(epsilon), self.smoothing)
+            return arithmetic.smoothed_excess(log_a, log_b, float(epsilon), self.smoothing, quick)
         excess = log_a - log_b - epsilon
         met = excess > 0
         values = np.where(met, np.exp(np.minimum(log_a, 700.0)) * -np.expm1(-np.maximum(excess, 0.0)), 0.0)
@@ -1264,20 +1264,20 @@ def certify_deltas(proposal: Proposal, above: Array, below: Array, draws: int, f
     return upper[..., :count], np.maximum(lower[..., count:], 0.0)
 
 
-def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0) -> Pilot:
+def pilot_at_delta(proposal: Proposal, delta: float, draws: int = 0, quick: bool = False) -> Pilot:
     """Take a pilot around the epsilon >= 0 that belongs to ``delta``.
 
-    The random numbers are the same for every proposal.
+    The random numbers are the same for every proposal. A ``quick`` one is for searches, not for certificates.
     """
     log_a, log_b = _common_draws(proposal, draws)
     epsilon = _epsilon_of(log_a, log_b, delta)
     for _ in range(_NEWTON if proposal.smoothing else 0):  # the smoothed mean is larger; its log is nearly straight
-        values, falls = proposal.excesses(log_a, log_b, epsilon)
+        values, falls = proposal.excesses(log_a, log_b, epsilon, quick)
         step = math.log(values.mean() / delta) * values.mean() / falls.mean() if values.any() else 0.0
         epsilon = max(epsilon + step, 0.0)
         if abs(step) < 1e-9 * epsilon:
             break
-    return _pilot_of_draws(proposal, epsilon, log_a, log_b)
+    return _pilot_of_draws(proposal, epsilon, log_a, log_b, quick)
 
 
 def pilots_of_columns(proposal: Proposal, delta: float) -> list[Pilot]:
@@ -1291,9 +1291,9 @@ def pilot_at_epsilon(proposal: Proposal, epsilon: float) -> Pilot:
     return _pilot_of_draws(proposal, epsilon, *_common_draws(proposal))
 
 
-def _pilot_of_draws(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array) -> Pilot:
+def _pilot_of_draws(proposal: Proposal, epsilon: float, log_a: Array, log_b: Array, quick: bool = False) -> Pilot:
     """Take a pilot from draws of a and b at one epsilon."""
-    values, falls = proposal.excesses(log_a, log_b, epsilon)
+    values, falls = proposal.excesses(log_a, log_b, epsilon, quick)
     mean = float(values.mean())
     if not 0 < mean < math.inf:
         return Pilot(proposal, epsilon, 0.0, math.inf, math.inf, 1.0)
@@ -1562,7 +1562,7 @@ class SampledProfile:
             proposal: law of the draws, for another run; default: the best one for this run.
             draws: number of draws; 0: those of a pilot.
         """
-        look = partial(pilot_at_delta, delta=delta, draws=draws)
+        look = partial(pilot_at_delta, delta=delta, draws=draws, quick=True)
         if proposal is None:
             return RemoveProposal.best_pilot(self.upper, partial(epsilon_of_moment, delta=delta), look)
         return look(proposal.for_run(self.upper))
