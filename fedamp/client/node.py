@@ -51,6 +51,8 @@ LARGEST_SKEW = timedelta(seconds=3)  # of two clocks that tell the same time; da
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # A pool of threads that is there when a process forks is broken in the fork.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+# What httpx imports with its first client, and zipfile with the first name in the file of an app.
+_IMPORTED_LATE = "httpcore", "encodings.cp437"
 _WRONG_ARGUMENTS = 2  # exit status of the SuperNode, which would end so again
 
 
@@ -344,6 +346,9 @@ def everything() -> Callable[[], None]:
 
     import_module("fedamp.client.app")
     import_module("fedamp.client.proofs").code()
+    import_module("fedamp.federation.first_releases").first_releases()
+    for each in _IMPORTED_LATE:
+        import_module(each)
 
     def run() -> None:  # with the threads of a new process, and generators that do not start alike in all forks
         asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
