@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from threading import Event
@@ -41,9 +41,9 @@ from fedamp.base.files import temporary_folder
 from fedamp.base.log_lines import log_as_json
 from fedamp.client import program
 from fedamp.client.program import say_line
+from fedamp.engines.direct import FLOWER, answer_directly, runtime_handlers
 from fedamp.errors import DeploymentError
 
-FLOWER = "1.41.", "1.42."  # whose processes are known; with others, messages have processes as Flower starts them
 PAUSE = 5.0  # seconds before a process is started again
 TASK_LOOK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a message's process is asked for; Flower: 1
 TASK_WAIT = 2.0  # seconds for which the SuperNode keeps such a request, until a message comes
@@ -195,7 +195,7 @@ def _end_with_the_node() -> None:
 
 
 def supernode(arguments: Sequence[str]) -> None:
-    """Become Flower's SuperNode in this process, whose waits are short at first (:class:`Waits`).
+    """Become Flower's SuperNode in this process, which answers directly, and whose waits are short at first.
 
     Args:
         arguments: of ``flower-supernode``.
@@ -204,6 +204,7 @@ def supernode(arguments: Sequence[str]) -> None:
     _watch_refusals()
     from flwr.supernode.cli import flower_supernode
 
+    answer_directly("flwr.supernode.main", partial(runtime_handlers, "SuperNode"))
     if _flower_version().startswith(FLOWER):
         waits = sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
         handlers: Any = import_module("flwr.supernode.servicer.runtime.runtime_handlers")

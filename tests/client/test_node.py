@@ -291,6 +291,23 @@ def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+SUPERNODE = """
+import sys, uvicorn
+from fedamp.client import node
+
+def config(app, **others):
+    sys.exit(type(app).__name__)
+
+uvicorn.Config = config
+node.supernode(["--insecure", "--superlink", "127.0.0.1:1"])
+"""
+
+
+def test_the_supernode_answers_its_apps_directly():
+    done = subprocess.run([sys.executable, "-c", SUPERNODE], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "DirectAnswers", done.stderr
+
+
 def test_flowers_loop_uses_of_time_its_sleep_alone():
     """:class:`Waits` stands for the module there."""
     [package] = importlib.util.find_spec("flwr").submodule_search_locations

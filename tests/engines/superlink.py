@@ -18,6 +18,7 @@ from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.fab import Fab
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedamp.engines.direct import DirectAnswers, superlink_handlers
 from tests.deployment.machines import free_port, wait
 
 
@@ -122,8 +123,8 @@ class Link:
     def __init__(self) -> None:
         from flwr.superlink.main import create_app  # takes a second
 
-        self.port, app = free_port(), create_app()
-        self.state = app.state.linkstate_factory.state()
+        self.port, flowers = free_port(), create_app()
+        self.state, app = flowers.state.linkstate_factory.state(), DirectAnswers(flowers, superlink_handlers())
         self.server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="critical", ws="none"))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.grids: list[Grid] = []
