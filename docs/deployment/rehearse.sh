@@ -8,7 +8,7 @@
 set -eu
 umask 077
 PATH=$PATH:/usr/sbin:/sbin
-for program in fedamp flwr flower-superlink nginx setsid; do
+for program in fedamp flwr nginx setsid; do
     command -v $program >/dev/null || { echo "error: there is no $program; expected: it is on the PATH" >&2; exit 2; }
 done
 here=$(cd "$(dirname "$0")" && pwd)
@@ -56,7 +56,7 @@ await() {  # WHAT COMMAND...
 }
 server() {
     cd "$top/server"
-    start superlink flower-superlink --host 127.0.0.1 --port $inner --database superlink.db --enable-supernode-auth \
+    start superlink fedamp superlink --host 127.0.0.1 --port $inner --database superlink.db --enable-supernode-auth \
         --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/superlink.crt --ssl-keyfile keys/superlink.key \
         --disable-runtime-dependency-installation
     proxy

@@ -12,6 +12,7 @@ each is imported when it is asked for (:class:`AllCommands`). Tables come from :
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +53,7 @@ HELP_GROUPS = {  # the first hour's commands come first
     "Train": ("run", "new", "check", "explain"),
     "Account": ("privacy", "calibrate", "verify", "total"),
     "Compare": ("compare",),
-    "Deploy": ("node",),
+    "Deploy": ("node", "superlink"),
     "People": (),
     "Project": ("scenarios",),
 }
@@ -358,6 +359,12 @@ def node(context: Context) -> None:
 
     command = program_of("keep", *context.args)
     os.execv(command[0], command)  # without what this process has imported
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def superlink(context: Context) -> None:
+    """Run a Flower SuperLink that needs less processor time. Takes the arguments of flower-superlink."""
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "fedamp.server.superlink", *context.args])
 
 
 def main() -> None:

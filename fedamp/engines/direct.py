@@ -5,7 +5,7 @@ its own. They do nothing for the requests of messages, and take longer than the 
 thread does the rest: Flower's authentication, and the function of its route. All other requests take Flower's own way,
 and so do all where another version of Flower, or its enterprise part, is installed, or tasks are traced.
 
-Only this module and :mod:`fedamp.engines.flower` know Flower inside.
+``fedamp node`` and ``fedamp superlink`` use it.
 """
 
 import importlib.metadata

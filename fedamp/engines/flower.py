@@ -1,7 +1,7 @@
-"""Use Flower without its output and without copies. No other module uses Flower's internals.
+"""Use Flower without its output and without copies. Only servers and nodes use more of Flower's internals.
 
-So this is the file to read when a new version of Flower breaks something. It knows arrays, messages, grids and the
-SuperLink, and nothing of rounds or privacy.
+So this is the file to read when a new version of Flower breaks something; then come :mod:`fedamp.engines.direct` and
+:mod:`fedamp.client.node`. It knows arrays, messages, grids and the SuperLink, and nothing of rounds or privacy.
 """
 
 import itertools

@@ -38,7 +38,7 @@ run "$PWD" '[ -d keys ] || fedamp certify localhost
     mkdir -p /state/flwr proxy
     printf "[superlink]\ndefault = \"lan\"\n[superlink.lan]\naddress = \"127.0.0.1:9090\"\nroot-certificates = \"/federation/keys/ca.crt\"\n" > /state/flwr/config.toml
     cp nginx.conf keys/ca.crt keys/server.crt keys/server.key proxy'
-run "$PWD" 'exec flower-superlink --host 127.0.0.1 --port 9090 --database /state/superlink.db --enable-supernode-auth \
+run "$PWD" 'exec fedamp superlink --host 127.0.0.1 --port 9090 --database /state/superlink.db --enable-supernode-auth \
     --ssl-ca-certfile keys/ca.crt --ssl-certfile keys/superlink.crt --ssl-keyfile keys/superlink.key \
     --disable-runtime-dependency-installation' > superlink.log 2>&1 &
 PATH=$PATH:/usr/sbin nginx -p "$PWD/proxy" -c nginx.conf > proxy.log 2>&1 &

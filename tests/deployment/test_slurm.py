@@ -35,7 +35,7 @@ def test_bash_and_slurm_read_the_script(name):
 
 def test_the_federation_starts_what_the_page_starts():
     for program, title in [
-        ("flower-superlink", "server: start the SuperLink"),
+        ("fedamp superlink", "server: start the SuperLink"),
         ("fedamp node", "node: start the SuperNode"),
     ]:
         [command] = started("federation", program)
