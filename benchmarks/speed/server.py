@@ -26,6 +26,7 @@ import psutil
 
 from benchmarks.record import ROOT, Row, made, put_in, store, table
 from fedamp.client import stacks
+from fedamp.client.node import Looks, Waits
 from tests.deployment.hostile import WireNode
 from tests.deployment.machines import Machines, wait
 from tests.deployment.test_processes import write_scenario
@@ -55,14 +56,17 @@ def answer_all(nodes: list[WireNode], ended: Any) -> None:
     """Ask for orders as often as ``fedamp node`` does, and answer them, until the run has ended."""
     stacks._TRIES = 1  # how the nodes train is not measured
     since = dict.fromkeys((node.name for node in nodes), time.monotonic())
-    due = dict(since)
+    due, looks = dict(since), {node.name: Looks(Waits.MESSAGE) for node in nodes}
     while not ended():
         for node in nodes:
             if time.monotonic() < due[node.name]:
                 continue
+            so_far = time.monotonic() - since[node.name]
             if (order := node.pull()) is None:
-                due[node.name] = time.monotonic() + min(3.0, max(0.1, (time.monotonic() - since[node.name]) / 5))
+                due[node.name] = time.monotonic() + looks[node.name].wait(so_far)
                 continue
+            if due[node.name] > since[node.name]:
+                looks[node.name].found(so_far)
             node.confirm(order)
             node.react(order)
             since[node.name] = due[node.name] = time.monotonic()

@@ -25,6 +25,7 @@ import sys
 import sysconfig
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -251,17 +252,51 @@ def _watch_refusals() -> None:
     signer.NodeAuthHttpInterceptor.intercept = watched
 
 
-class Waits:
-    """Stands for the module ``time`` in Flower's loop, so that a message waits less.
+class Looks:
+    """Choose when to look for what comes again and again: hardly before it can be there, then ever more rarely.
 
-    Flower waits for 3 s between two looks for a message, and for 0.5 s between two looks for its reply. Here a wait is
-    a fifth of how long the row of waits has lasted, at least ``LEAST`` seconds, and never longer than Flower's.
+    A wait ends at nine tenths of the shortest of the last times after which it came. From then on a wait is a fifth of
+    the time so far, at least ``LEAST`` seconds.
+
+    Args:
+        longest: seconds of a wait.
     """
 
     LEAST = 0.1  # seconds
+    EARLY, LATELY = 0.9, 4  # of the shortest time; of how many times
+    SOONER = 0.7  # of a time after which the first look has found it: it may have been there for long
+
+    def __init__(self, longest: float) -> None:
+        self.longest, self._lately, self._is_first = longest, deque[float](maxlen=self.LATELY), True
+
+    def wait(self, elapsed: float) -> float:
+        """Return the seconds until the next look.
+
+        Args:
+            elapsed: seconds since the row of looks began.
+        """
+        expected = self.EARLY * min(self._lately, default=0.0)
+        self._is_first = elapsed < expected
+        wait = expected - elapsed if self._is_first else elapsed / 5
+        return min(self.longest, max(self.LEAST, wait))
+
+    def found(self, elapsed: float) -> None:
+        """Note after how many seconds the last look has found it."""
+        self._lately.append(elapsed * (self.SOONER if self._is_first else 1.0))
+
+
+class Waits:
+    """Stands for the module ``time`` in Flower's loop, so that a message waits less, and fewer looks are in vain.
+
+    Flower waits for 3 s between two looks for a message, and for 0.5 s between two looks for its reply. Here a wait is
+    never longer than Flower's. Orders come in the rhythm of the rounds, so :class:`Looks` for them follow it.
+    """
+
+    MESSAGE = 3.0  # seconds, by which Flower's waits for a message are known
 
     def __init__(self) -> None:
-        self._asked, self._began, self._looked = 0.0, 0.0, Event()
+        self._messages, self._looked = Looks(self.MESSAGE), Event()
+        self._asked, self._began, self._ended = 0.0, 0.0, 0.0
 
     def kept_until_a_message(self, acquire: Callable[..., Any]) -> Callable[..., Any]:
         """Have Flower's task starter wait for a message within its request, in place of asking again and again.
@@ -284,9 +319,13 @@ class Waits:
     def sleep(self, seconds: float) -> None:
         """Wait once in a row of equal waits; another number of seconds begins a new row."""
         if seconds != self._asked:
+            if self._asked == self.MESSAGE:  # one has come
+                self._messages.found(self._ended - self._began)
             self._asked, self._began = seconds, monotonic()
         self._looked.set()
-        time.sleep(min(seconds, max(self.LEAST, (monotonic() - self._began) / 5)))
+        looks = self._messages if seconds == self.MESSAGE else Looks(seconds)
+        time.sleep(looks.wait(monotonic() - self._began))
+        self._ended = monotonic()
 
 
 def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -> NoReturn:

@@ -328,18 +328,44 @@ def test_a_wait_is_short_at_first_and_never_longer_than_flowers(monkeypatch):
     waits = node.Waits()
     for _ in range(60):
         waits.sleep(3)
-    assert waited[0] == waits.LEAST
+    assert waited[0] == node.Looks.LEAST
     assert waited == sorted(waited)
     assert waited[-1] == 3
     # A message that has come after some time waits for a fifth of it at most, but for the rounding of sums.
-    assert all(wait <= max(waits.LEAST, sum(waited[:n]) / 5) + 1e-9 for n, wait in enumerate(waited))
+    assert all(wait <= max(node.Looks.LEAST, sum(waited[:n]) / 5) + 1e-9 for n, wait in enumerate(waited))
     waited.clear()
     for _ in range(60):
         waits.sleep(0.5)
-    assert (waited[0], waited[-1]) == (waits.LEAST, 0.5)
-    waited.clear()
-    waits.sleep(3)
-    assert waited == [waits.LEAST]
+    assert (waited[0], waited[-1]) == (node.Looks.LEAST, 0.5)
+
+
+def looks(waits: node.Waits, now: list[float], after: float, training: float = 0.4) -> tuple[int, float]:
+    """Look until a message is there that came so long after the last reply, and wait for its own: looks and delay."""
+    came, count = now[0] + after, 0
+    while now[0] < came:
+        waits.sleep(3)
+        count += 1
+    delay, trained = now[0] - came, now[0] + training
+    while now[0] < trained:
+        waits.sleep(0.5)
+    return count, delay
+
+
+@pytest.mark.parametrize("after", [0.3, 1.0, 8.0, 40.0])
+def test_looks_for_a_message_follow_the_rhythm_of_the_rounds(monkeypatch, after):
+    now = [100.0]
+    monkeypatch.setattr(node, "monotonic", lambda: now[0])
+    monkeypatch.setattr(node.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    waits = node.Waits()
+    first, _ = looks(waits, now, after)
+    played = [looks(waits, now, after) for _ in range(20)]
+    assert all(count <= 1 + first / 2 for count, _ in played)
+    assert all(delay <= max(node.Looks.LEAST, min(3, after / 5)) + 1e-9 for _, delay in played)
+    # Rounds that become three times as fast are seen within two of them; slower ones have some looks in vain.
+    faster = [looks(waits, now, after / 3)[1] for _ in range(6)]
+    assert all(delay <= 3 for delay in faster)
+    assert all(delay <= max(node.Looks.LEAST, after / 15) + 1e-9 for delay in faster[3:])
+    assert looks(waits, now, 10 * after)[0] <= 1 + looks(node.Waits(), now, 10 * after)[0]
 
 
 def test_a_request_for_a_task_is_kept_until_a_message_comes(monkeypatch):
