@@ -12,7 +12,6 @@ each is imported when it is asked for (:class:`AllCommands`). Tables come from :
 import inspect
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -363,8 +362,14 @@ def node(context: Context) -> None:
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def superlink(context: Context) -> None:
-    """Run a Flower SuperLink that needs less processor time. Takes the arguments of flower-superlink."""
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "fedamp.server.superlink", *context.args])
+    """Run a Flower SuperLink that needs less processor time, and whose runs start sooner.
+
+    Takes the arguments of flower-superlink.
+    """
+    from fedamp.server.superlink import program_of
+
+    command = program_of("start", *context.args)
+    os.execv(command[0], command)  # without what this process has imported
 
 
 def main() -> None:

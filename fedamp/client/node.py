@@ -84,25 +84,25 @@ def program_of(role: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "fedamp.client.node", role, *arguments]
 
 
-class _Node:
-    """Keeps a SuperNode and a parent running until a signal comes.
+class Forks:
+    """Stands on the PATH for Flower's program of an app, for which a parent process forks.
 
-    Where the parent cannot serve (an untried Flower, or a folder in which no program may run), each message gets a
-    process of its own, as Flower starts it.
+    Where the parent cannot serve (an untried Flower, or a folder in which no program may run), each app gets a process
+    of its own, as Flower starts it.
 
     Args:
         folder: for this user alone; holds the socket and the program.
-        arguments: of ``flower-supernode``.
+        name: of Flower's program.
+
+    Attributes:
+        why_not: why the parent cannot serve; empty: it can.
     """
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
-        self._arguments, self._stopping = arguments, False
-        self._parent: subprocess.Popen[bytes] | None = None
-        self._supernode: subprocess.Popen[bytes] | None = None
-        place, name = folder / "parent", folder / "flwr-clientapp"
-        command = shlex.join([sys.executable, "-IS", str(program.__file__), str(place)])
-        name.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        name.chmod(0o700)
+    def __init__(self, folder: Path, name: str) -> None:
+        place, file = folder / "parent", folder / name
+        command = shlex.join([sys.executable, "-IS", str(program.__file__), name, str(place)])
+        file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        file.chmod(0o700)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(place))
         self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
@@ -111,13 +111,43 @@ class _Node:
             if (ours := _flower_version()).startswith(FLOWER)
             else f"Flower {ours} is untried; expected: {FLOWER[-1]}x"
         )
-        if not os.access(name, os.X_OK):  # the tmpfs of a container, say
+        if not os.access(file, os.X_OK):  # the tmpfs of a container, say
             why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
         if why_not:
-            say_line(f"each message gets a process of its own, as Flower starts it: {why_not}")
+            say_line(f"each app gets a process of its own, as Flower starts it: {why_not}", program.OWNERS[name])
+        self.why_not = why_not
         path = [str(folder), os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")]
-        self._environment = TASK_LOOK | os.environ | {"PATH": os.pathsep.join(path[bool(why_not) :])}
-        self._lasting = not why_not
+        self.path = os.pathsep.join(path[bool(why_not) :])
+
+    def start_parent(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a parent.
+
+        Args:
+            command: of a process that calls :func:`parent`; the number of the socket is added to it.
+        """
+        number = self._listener.fileno()
+        environment, words = dict(os.environ) | _ONE_THREAD, [*command, str(number)]
+        return subprocess.Popen(words, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """Leave the socket to the parent alone: who asks when it has ended is refused at once."""
+        self._listener.close()
+
+
+class _Node:
+    """Keeps a SuperNode and a parent running until a signal comes.
+
+    Args:
+        folder: for this user alone.
+        arguments: of ``flower-supernode``.
+    """
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        self._arguments, self._stopping = arguments, False
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._supernode: subprocess.Popen[bytes] | None = None
+        self._forks = Forks(folder, "flwr-clientapp")
+        self._environment = TASK_LOOK | os.environ | {"PATH": self._forks.path}
 
     def run(self) -> int:
         """Run until a signal comes, and return the exit status; signals go on to the SuperNode meanwhile."""
@@ -131,15 +161,15 @@ class _Node:
                 if process is not None and process.poll() is None:
                     process.terminate()
                     process.wait()
-            self._listener.close()
+            self._forks.close()
 
     def _watch(self) -> int:
         """Start what has ended again, ``PAUSE`` seconds later, until a signal comes or the arguments are wrong."""
         while True:
-            if self._lasting and (self._parent is None or self._parent.poll() is not None):
-                self._parent = self._start("parent", str(self._listener.fileno()))
+            if not self._forks.why_not and (self._parent is None or self._parent.poll() is not None):
+                self._parent = self._forks.start_parent(program_of("parent"))
             if self._supernode is None:
-                self._supernode = self._start("supernode", *self._arguments)
+                self._supernode = self._start_supernode()
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             ended = "the parent of its messages ended"
             if (code := self._supernode.poll()) is not None:
@@ -155,14 +185,9 @@ class _Node:
             if self._stopping and self._supernode is None:
                 return 0
 
-    def _start(self, *what: str) -> subprocess.Popen[bytes]:
-        """Start the parent or the SuperNode; one that starts while the node stops is ended at once."""
-        command = program_of(*what)
-        if what[0] == "supernode":
-            process = subprocess.Popen(command, env=self._environment)
-        else:
-            environment, kept = dict(os.environ) | _ONE_THREAD, [self._listener.fileno()]
-            process = subprocess.Popen(command, env=environment, pass_fds=kept, stdin=subprocess.DEVNULL)
+    def _start_supernode(self) -> subprocess.Popen[bytes]:
+        """Start the SuperNode; one that starts while the node stops is ended at once."""
+        process = subprocess.Popen(program_of("supernode", *self._arguments), env=self._environment)
         if self._stopping:
             process.terminate()
         return process
@@ -390,15 +415,20 @@ def everything() -> Callable[[], None]:
     for each in _IMPORTED_LATE:
         import_module(each)
 
-    def run() -> None:  # with the threads of a new process, and generators that do not start alike in all forks
-        asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-        threads = int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
-        import_module("torch").set_num_threads(threads)
-        import_module("numpy.random").seed()
+    def run() -> None:
+        act_as_new_process()
         log_as_json("flwr", "fedamp")
         flwr_clientapp()
 
     return run
+
+
+def act_as_new_process() -> None:
+    """Give a fork the threads of a new process, and generators that do not start alike in all forks."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    threads = int(asked) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
+    import_module("torch").set_num_threads(threads)
+    import_module("numpy.random").seed()
 
 
 def _fork_refusal() -> str | None:
@@ -429,7 +459,7 @@ def _handle_process(link: socket.socket, run: Callable[[], None]) -> NoReturn:
             os.environ.clear()
             os.environ.update(environment)
             os.chdir(folder)
-            sys.argv = ["flwr-clientapp", *arguments]
+            sys.argv = arguments
             run()
             code = 0
     except SystemExit as end:

@@ -1,19 +1,37 @@
-"""Run Flower's SuperLink, which answers the requests of nodes and of the server's app directly.
+"""Run Flower's SuperLink, which answers directly, and beside it a parent that has imported what a run of fedamp needs.
 
 The state, the database and all checks are Flower's (:mod:`fedamp.engines.direct`), so a killed SuperLink goes on as
-Flower's does, and either reads the database of the other.
+Flower's does, and either reads the database of the other. For each run Flower starts a process, which imports Flower,
+torch and fedamp for seconds, while the nodes wait. Here the parent forks for it, as on a node
+(:mod:`fedamp.client.node`).
 
-    python -m fedamp.server.superlink ARGUMENT...       what ``fedamp superlink`` becomes
+    python -m fedamp.server.superlink start ARGUMENT...  both: what ``fedamp superlink`` becomes
+    python -m fedamp.server.superlink parent SOCKET      the parent
 """
 
+import os
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
+from fedamp.base.files import temporary_folder
+from fedamp.client.node import Forks, act_as_new_process, parent
 from fedamp.engines.direct import answer_directly, superlink_handlers
 
-NAME = "flower-superlink"
+SUPERLINK, SERVER_APP = "flower-superlink", "flwr-serverapp"
+
+
+def program_of(role: str, *arguments: str) -> list[str]:
+    """Return the command of a process of this module; files in the working directory cannot replace modules (``-P``).
+
+    Args:
+        role: start or parent.
+        arguments: of the role, as the top of this file has them.
+    """
+    return [sys.executable, "-P", "-m", "fedamp.server.superlink", role, *arguments]
 
 
 def superlink(arguments: Sequence[str]) -> None:
@@ -22,14 +40,42 @@ def superlink(arguments: Sequence[str]) -> None:
     Args:
         arguments: of ``flower-superlink``.
     """
-    with suppress(OSError):  # for ``ps`` and ``top``; only Linux has this file
-        Path("/proc/self/comm").write_text(NAME)
+    _call_this_process(SUPERLINK)
     answer_directly("flwr.superlink.main", superlink_handlers)
     from flwr.superlink.cli import flower_superlink
 
-    sys.argv = [NAME, *arguments]
-    flower_superlink()
+    with temporary_folder("fedamp-superlink-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
+        forks = Forks(Path(folder), SERVER_APP)
+        if not forks.why_not:
+            forks.start_parent(program_of("parent"))
+        forks.close()
+        os.environ["PATH"] = forks.path
+        sys.argv = [SUPERLINK, *arguments]
+        flower_superlink()
+
+
+def everything() -> Callable[[], None]:
+    """Import what a run needs, without starting a thread; return Flower's server app program, for a fork."""
+    from flwr.superlink.cli import flwr_serverapp
+
+    import_module("fedamp.server.app")
+
+    def run() -> None:
+        _call_this_process(SERVER_APP)
+        act_as_new_process()
+        flwr_serverapp()
+
+    return run
+
+
+def _call_this_process(name: str) -> None:
+    """Give this process a name for ``ps`` and ``top``."""
+    with suppress(OSError):  # only Linux has this file
+        Path("/proc/self/comm").write_text(name)
 
 
 if __name__ == "__main__":
-    superlink(sys.argv[1:])
+    role, *rest = sys.argv[1:]
+    if role == "parent":
+        parent(socket.socket(fileno=int(rest[0])), everything)
+    superlink(rest)

@@ -55,7 +55,7 @@ import sys
 sys.path.append({str(Path(program.__file__).parent)!r})
 import program
 program.PATIENCE = 3600.0
-sys.exit(program.main(sys.argv[1], sys.argv[2:]))
+sys.exit(program.main("flwr-clientapp", sys.argv[1], sys.argv[2:]))
 """
 
 
@@ -226,7 +226,7 @@ def test_without_a_parent_that_can_fork_flowers_own_program_runs(parent):
     code, out, err = told(parent.ask("exit", "3"))
     assert (code, out) == (0, "by itself: exit 3\n")
     assert err == (
-        "fedamp node: a process of its own for this message, as Flower starts it "
+        "fedamp node: a process of its own for this app, as Flower starts it "
         "(the parent of its messages runs 2 threads)\n"
     )
     parent.listener.close()
@@ -286,7 +286,7 @@ def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path
     assert began == ["supernode"]
     assert str(tmp_path) not in told.out
     reason = "Flower 1.43.0 is untried; expected: 1.42.x" if runs else f"no program may run in {tmp_path}; "
-    line = "fedamp node: each message gets a process of its own, as Flower starts it: "
+    line = "fedamp node: each app gets a process of its own, as Flower starts it: "
     assert told.err.startswith(line + reason)
     assert list(tmp_path.iterdir()) == []
 

@@ -42,7 +42,7 @@ def test_the_parent_and_the_supernode_come_back_and_a_signal_ends_the_node(machi
     wait_for_round(machines, 3, 120)
     assert part(machines, "site0", "parent").pid != killed.pid
     assert machines.log("site0").count(told) > before
-    assert "a process of its own for this message" not in machines.log("site0")
+    assert "a process of its own for this app" not in machines.log("site0")
     part(machines, "site2", "supernode").kill()
     wait(lambda: "the SuperNode ended with -9; started again in 5 s" in machines.log("site2"), 60, "its end")
     wait_for_end(machines, 600)

@@ -1,28 +1,85 @@
-"""``fedamp superlink``: Flower's SuperLink, with what answers directly before it."""
+"""``fedamp superlink``: Flower's SuperLink, with what answers directly before it, and a parent that forks for runs."""
 
+import os
 import subprocess
 import sys
+from contextlib import closing
 
+from fedamp.client.node import Forks
+
+# Flower's SuperLink, whose HTTP server only starts the program of an app, as Flower's task starter does for a run.
 STARTED = """
-import sys, uvicorn
+import subprocess, sys, uvicorn
 from pathlib import Path
-from fedamp.server.superlink import superlink
+from fedamp.server import superlink
 
 def run(app, port, **others):
-    print(type(app).__name__, port, Path("/proc/self/comm").read_text().strip())
+    print(type(app).__name__, port, Path("/proc/self/comm").read_text().strip(), flush=True)
+    done = subprocess.run(["flwr-serverapp", "--token", "one"])
+    print("ended with", done.returncode)
 
 uvicorn.run = run
-superlink(sys.argv[1:])
+superlink.program_of = lambda role: [sys.executable, "-c", PARENT]
+superlink.superlink(sys.argv[1:])
+"""
+PARENT = """
+import socket, sys
+from fedamp.client import node
+node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: lambda: sys.exit(print("forked:", *sys.argv) or 3))
+"""
+# What a fork of the real parent has.
+ASKED = """
+import sys
+from pathlib import Path
+print(*sorted({"fedamp.server.app", "flwr.superlink.runtime.run_serverapp", "torch"} & set(sys.modules)))
 """
 
 
-def test_flowers_command_runs_with_direct_answers_under_its_own_name(tmp_path):
+def test_a_run_is_played_in_a_fork_and_requests_are_answered_directly(tmp_path):
     words = "--insecure", "--port", "4321", "--database", "superlink.db"
-    done = subprocess.run(
-        [sys.executable, "-c", STARTED, *words], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert "DirectAnswers 4321 flower-superlin" in done.stdout.splitlines()
+    code = STARTED.replace("PARENT", repr(PARENT))
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+    ours = [line for line in done.stdout.splitlines() if line.startswith(("Direct", "forked", "ended"))]
+    assert ours == [
+        "DirectAnswers 4321 flower-superlin",  # Linux keeps 15 letters
+        "forked: flwr-serverapp --token one",
+        "ended with 3",
+    ], done.stderr
     assert (tmp_path / "superlink.db").exists()
+
+
+def test_without_a_parent_that_can_fork_flowers_own_program_runs(tmp_path):
+    broken = STARTED.replace("PARENT", repr("raise SystemExit(1)"))
+    own = tmp_path / "flwr-serverapp"
+    own.write_text('#!/bin/sh\necho "forked: no, by itself: $*"\n')
+    own.chmod(0o700)
+    environment = os.environ | {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
+    words = [sys.executable, "-c", broken, "--insecure"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "forked: no, by itself: --token one" in done.stdout, done.stderr
+    assert "fedamp superlink: a process of its own for this app, as Flower starts it (" in done.stderr
+
+
+def test_the_real_parent_forks_with_all_that_a_run_imports(tmp_path):
+    code = f"""
+import socket, sys
+from fedamp.client import node
+from fedamp.server import superlink
+superlink.everything()
+node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: lambda: exec({ASKED!r}))
+"""
+    forks = Forks(tmp_path, "flwr-serverapp")
+    with closing(forks):
+        started = forks.start_parent([sys.executable, "-c", code])
+    try:
+        done = subprocess.run([tmp_path / "flwr-serverapp"], capture_output=True, text=True)
+        assert (done.stdout.split(), done.stderr) == (
+            ["fedamp.server.app", "flwr.superlink.runtime.run_serverapp", "torch"],
+            "",
+        )
+    finally:
+        started.kill()
+        started.wait()
 
 
 def test_the_command_takes_the_arguments_of_flowers():
