@@ -606,6 +606,7 @@ ELSEWHERE = [
     f"agreement digits {SHORT} {HOSTS} --run first site0.request site1.request site2.request site3.request",
     "join agreement.json --state state",
     "node --version",
+    "superlink --version",
     "explain privacy.clip",
     "new scenario.yaml --data digits",
     "population new people.db --data digits --epsilon 8 --delta 1e-6",
