@@ -358,6 +358,7 @@ class Dropout(Hidden):
     """
 
     keep: ProbabilityField
+    own_facts = (Fact.MASKS_UNITS,)
     text = "hidden dropout, keep {0.keep:g}, of ({0.mechanism.in_words})"
     hides_bits = True
 

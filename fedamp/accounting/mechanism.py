@@ -93,6 +93,7 @@ class Fact(Enum):
     """Facts that evaluators must know of a kind; a mechanism has the facts of all its parts."""
 
     HIDES_ROUNDS = "a person takes part in hidden rounds, which sampling tells better than a law where they are several"
+    MASKS_UNITS = "a mask of single units is hidden, and two networks are near the worst case"
     HIDES_PARTS = "the release may tell less than what is charged, so that the charge is no lower end"
     WORST_CASE_CHECKED = "the worst case of its Rényi moments is checked, not proved; its law is that without mixing"
     LESS_BY_MOMENTS = "Rényi divergences may be the smallest bound even where the law is narrow"
@@ -1289,8 +1290,10 @@ def _epsilon_far_below_law(event: Mechanism, delta: float, precision: float) -> 
 
 def _lower_end(event: Mechanism, question: Question, by_law: Bounds) -> float:
     """Return the lower end by law of an attained mechanism. A group costs at least what one of it costs."""
-    found, tried = 0.0, (event, *event.parts) if event.is_group else (event,)
-    for part in dict.fromkeys((*tried, *(part.evenly_spread() for part in tried))):
+    found, tried = 0.0, [event, *event.parts] if event.is_group else [event]
+    if Fact.MASKS_UNITS in event.facts:
+        tried += [part.evenly_spread() for part in tried]
+    for part in tried:
         with suppress(NotEvaluable), in_floating_point():
             if (known := part.attained_mechanism()) is not None:
                 found = max(found, by_law.lower if known is event else known.by_law(question).lower)
@@ -1345,7 +1348,10 @@ def sampled_bracket(event: Mechanism, question: Question, precision: float) -> B
     """
     with in_floating_point():
         found, lower = question.ask(event.sampled_profile(), precision=precision), 0.0
-        if (below := _attained_in_draws(event, question)) is event:
+        below = event.attained_in_draws()
+        if Fact.MASKS_UNITS in event.facts:
+            below = _costlier_in_draws(below, event.evenly_spread().attained_in_draws(), question)
+        if below is event:
             return found
         if below is not None and below.is_sampled:
             with suppress(NotEvaluable):
@@ -1365,7 +1371,9 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
     Raises:
         NotEvaluable: rounds are not many, or a person's are not few, or blocks know no lower end.
     """
-    found, below = event.participation(), _attained_in_draws(event, EpsilonAt(delta))
+    found, below = event.participation(), event.attained_in_draws()
+    if Fact.MASKS_UNITS in event.facts:
+        below = _costlier_in_draws(below, event.evenly_spread().attained_in_draws(), EpsilonAt(delta))
     least = max(_BLOCKS, 8 * (len(found.chances) - 1))
     if found.rounds < 3 * least:
         raise NotEvaluable("there are too few hidden rounds for blocks")
@@ -1386,14 +1394,13 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
     return Bounds(lower, math.inf)
 
 
-def _attained_in_draws(event: Mechanism, question: Question) -> Mechanism | None:
-    """Return what is attained in draws; of both networks under masks, the one that costs more by law."""
-    known, spread = event.attained_in_draws(), event.evenly_spread()
-    if spread is event or known is None or (other := spread.attained_in_draws()) is None:
-        return known
+def _costlier_in_draws(one: Mechanism | None, other: Mechanism | None, question: Question) -> Mechanism | None:
+    """Return of two networks under masks the one that costs more by law; the first one where that is not known."""
+    if one is None or other is None or one == other:
+        return one
     with suppress(NotEvaluable), in_floating_point():
-        return max(known, other, key=lambda each: each.by_law(replace(question, points=400)).lower)
-    return known
+        return max(one, other, key=lambda each: each.by_law(replace(question, points=400)).lower)
+    return one
 
 
 def upper_epsilon(event: Mechanism, delta: float, points: int = DEFAULT_POINTS) -> float:
