@@ -23,6 +23,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 import traceback
 from collections import deque
@@ -33,7 +34,6 @@ from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from threading import Event
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
@@ -237,7 +237,10 @@ def supernode(arguments: Sequence[str]) -> None:
         handlers.acquire_task = waits.kept_until_a_message(handlers.acquire_task)
     log_as_json("flwr", "fedamp")
     sys.argv = ["flower-supernode", *arguments]
-    flower_supernode()
+    try:
+        flower_supernode()
+    except KeyboardInterrupt:  # a second refusal, or a second Ctrl-C, while Flower leaves
+        sys.exit(128 + signal.SIGINT)
 
 
 def _watch_refusals() -> None:
@@ -249,6 +252,12 @@ def _watch_refusals() -> None:
     """
     signer: Any = import_module("flwr.supernode.node_auth_http_interceptor")
     httpx = import_module("httpx")
+
+    def print_error(found: Any) -> None:
+        if not isinstance(found.exc_value, httpx.HTTPStatusError):  # which ends this process, and is told below
+            threading.__excepthook__(found)
+
+    threading.excepthook = print_error
     intercept, own_time, tell = signer.NodeAuthHttpInterceptor.intercept, signer.now, cache(say_line)
     ahead = timedelta()  # of this clock
     signer.now = lambda: own_time() - ahead
@@ -320,7 +329,7 @@ class Waits:
     MESSAGE = 3.0  # seconds, by which Flower's waits for a message are known
 
     def __init__(self) -> None:
-        self._messages, self._looked = Looks(self.MESSAGE), Event()
+        self._messages, self._looked = Looks(self.MESSAGE), threading.Event()
         self._asked, self._began, self._ended = 0.0, 0.0, 0.0
 
     def kept_until_a_message(self, acquire: Callable[..., Any]) -> Callable[..., Any]:

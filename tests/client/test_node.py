@@ -237,6 +237,33 @@ def test_without_a_parent_that_can_fork_flowers_own_program_runs(parent):
     parent.begin = lambda: None
 
 
+# A heartbeat and a look for orders are refused together: Flower's thread raises, and a second signal meets its exit.
+REFUSED = """
+import threading
+import httpx
+import flwr.supernode.cli
+from fedamp.client.node import supernode
+
+def heartbeat():
+    raise httpx.HTTPStatusError("401 Unauthorized", request=None, response=None)
+
+def flower_supernode():
+    thread = threading.Thread(target=heartbeat)
+    thread.start()
+    thread.join()
+    raise KeyboardInterrupt
+
+flwr.supernode.cli.flower_supernode = flower_supernode
+supernode([])
+"""
+
+
+def test_a_node_that_is_refused_twice_ends_without_a_traceback(tmp_path):
+    done = subprocess.run([sys.executable, "-c", REFUSED], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in done.stderr
+
+
 # What Flower does for each message: it opens a client, unpacks the file of the app, and fedamp reads the task.
 MESSAGE = """
 import io, sys, zipfile
