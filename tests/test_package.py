@@ -535,7 +535,8 @@ def test_the_whole_tool_installs_and_runs_elsewhere(tmp_path, wheel, monkeypatch
     # `watch` serves until Ctrl-C, `admit` speaks to a SuperLink, and `recover` needs the runs of a lost population.
     refused = {"watch", "admit", "population recover"}
     assert {" ".join(words) for words in every_command()} == elsewhere | refused
-    assert environment.fails("fedamp", "admit").startswith("error: flwr supernode list: ")
+    assert (unanswered := environment.fails("fedamp", "admit")).startswith("error: flwr supernode list: ")
+    assert "not found in the Flower configuration file" in unanswered
     assert "no ledger names the lost population" in environment.fails("fedamp", *RECOVERED.split())
     printed = {line: environment("fedamp", *line.split()) for line in ELSEWHERE}
     assert "R²" in printed[ELSEWHERE[0]]

@@ -54,6 +54,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 # What httpx imports with its first client, and zipfile with the first name in the file of an app.
 _IMPORTED_LATE = "httpcore", "encodings.cp437"
+ANSWERED_BY_FLOWER = {"-h", "--help", "-V", "--version"}  # arguments that need no parent
 _WRONG_ARGUMENTS = 2  # exit status of the SuperNode, which would end so again
 
 
@@ -68,20 +69,21 @@ def keep(arguments: Sequence[str]) -> int:
     """
     if not sys.platform.startswith("linux"):
         raise DeploymentError("fedamp node needs Linux; expected here: flower-supernode, with the same arguments")
-    if {"-h", "--help", "-V", "--version"}.intersection(arguments):
+    if ANSWERED_BY_FLOWER.intersection(arguments):
         supernode(arguments)
     with temporary_folder("fedamp-node-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
         return _Node(Path(folder), list(arguments)).run()
 
 
-def program_of(role: str, *arguments: str) -> list[str]:
-    """Return the command of a process of this module; files in the working directory cannot replace modules (``-P``).
+def program_of(role: str, *arguments: str, module: str = "fedamp.client.node") -> list[str]:
+    """Return the command of a process of a module; files in the working directory cannot replace modules (``-P``).
 
     Args:
-        role: keep, parent or supernode.
-        arguments: of the role, as the top of this file has them.
+        role: keep, parent or supernode; those of another module are at the top of its file.
+        arguments: of the role, as the top of the file has them.
+        module: its name.
     """
-    return [sys.executable, "-P", "-m", "fedamp.client.node", role, *arguments]
+    return [sys.executable, "-P", "-m", module, role, *arguments]
 
 
 class Forks:

@@ -14,24 +14,19 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from fedamp.base.files import temporary_folder
-from fedamp.client.node import Forks, act_as_new_process, parent
+from fedamp.client import node
+from fedamp.client.node import ANSWERED_BY_FLOWER, Forks, act_as_new_process, parent
 from fedamp.engines.direct import answer_directly, superlink_handlers
 
 SUPERLINK, SERVER_APP = "flower-superlink", "flwr-serverapp"
 
 
-def program_of(role: str, *arguments: str) -> list[str]:
-    """Return the command of a process of this module; files in the working directory cannot replace modules (``-P``).
-
-    Args:
-        role: start or parent.
-        arguments: of the role, as the top of this file has them.
-    """
-    return [sys.executable, "-P", "-m", "fedamp.server.superlink", role, *arguments]
+program_of = partial(node.program_of, module="fedamp.server.superlink")
 
 
 def superlink(arguments: Sequence[str]) -> None:
@@ -46,7 +41,7 @@ def superlink(arguments: Sequence[str]) -> None:
 
     with temporary_folder("fedamp-superlink-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
         forks = Forks(Path(folder), SERVER_APP)
-        if not forks.why_not:
+        if not forks.why_not and not ANSWERED_BY_FLOWER.intersection(arguments):
             forks.start_parent(program_of("parent"))
         forks.close()
         os.environ["PATH"] = forks.path

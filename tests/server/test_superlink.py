@@ -82,6 +82,14 @@ node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: lambda: exec({ASKED!
         started.wait()
 
 
+def test_a_question_that_flower_answers_starts_no_parent(tmp_path):
+    code = STARTED.replace("PARENT", repr("open('started', 'w')"))
+    words = [sys.executable, "-c", code, "--version"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Flower version: 1.")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command_takes_the_arguments_of_flowers():
     words = [sys.executable, "-m", "fedamp", "superlink", "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
