@@ -1348,10 +1348,8 @@ def sampled_bracket(event: Mechanism, question: Question, precision: float) -> B
     """
     with in_floating_point():
         found, lower = question.ask(event.sampled_profile(), precision=precision), 0.0
-        below = event.attained_in_draws()
-        if Fact.MASKS_UNITS in event.facts:
-            below = _costlier_in_draws(below, event.evenly_spread().attained_in_draws(), question)
-        if below is event:
+        masked = Fact.MASKS_UNITS in event.facts
+        if (below := _costlier_in_draws(event, question) if masked else event.attained_in_draws()) is event:
             return found
         if below is not None and below.is_sampled:
             with suppress(NotEvaluable):
@@ -1371,12 +1369,11 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
     Raises:
         NotEvaluable: rounds are not many, or a person's are not few, or blocks know no lower end.
     """
-    found, below = event.participation(), event.attained_in_draws()
-    if Fact.MASKS_UNITS in event.facts:
-        below = _costlier_in_draws(below, event.evenly_spread().attained_in_draws(), EpsilonAt(delta))
+    found, masked = event.participation(), Fact.MASKS_UNITS in event.facts
     least = max(_BLOCKS, 8 * (len(found.chances) - 1))
     if found.rounds < 3 * least:
         raise NotEvaluable("there are too few hidden rounds for blocks")
+    below = _costlier_in_draws(event, EpsilonAt(delta)) if masked else event.attained_in_draws()
     size, lower = found.rounds // least, 0.0
     with in_floating_point():
         if below is not None and (one := below.participation().mechanism.attained_mechanism()) is not None:
@@ -1394,8 +1391,9 @@ def epsilon_by_blocks(event: Mechanism, delta: float, precision: float, known: f
     return Bounds(lower, math.inf)
 
 
-def _costlier_in_draws(one: Mechanism | None, other: Mechanism | None, question: Question) -> Mechanism | None:
-    """Return of two networks under masks the one that costs more by law; the first one where that is not known."""
+def _costlier_in_draws(event: Mechanism, question: Question) -> Mechanism | None:
+    """Return what is attained in draws: of two networks under masks the one that costs more by law, if it is known."""
+    one, other = event.attained_in_draws(), event.evenly_spread().attained_in_draws()
     if one is None or other is None or one == other:
         return one
     with suppress(NotEvaluable), in_floating_point():
