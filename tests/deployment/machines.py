@@ -220,11 +220,14 @@ class Machines:
         return found
 
     def stop(self) -> None:
+        """Kill all processes, and wait for their end: until then, one that was killed may still hold its port."""
+        family = self.family()
         for name in list(self.processes):
             self.kill(name)
-        for process in self.family():
+        for process in (*family, *self.family()):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(family, timeout=60)
 
     def environment(self, machine: str = "server") -> dict[str, str]:
         inherited = dict(os.environ) if self.hosts is None else self.hosts.environment(machine)
