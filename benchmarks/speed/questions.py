@@ -190,7 +190,6 @@ WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "4 of 1,024": "few of many rounds: draws meet a loss seldom",
     "10 of 1,000": "few of many rounds: draws meet a loss seldom",
     "10 of 100, one of 4": "a round is drawn from a table",
-    "20 of 100, one of 3": "little noise: an order below 2 needs many draws",
 }
 
 

@@ -338,7 +338,19 @@ class HiddenRounds:
 
     def tilted_factor(self, order: float, drift: float = 0.0) -> "_Tilted":
         """Return the factor under X^order."""
-        exponents, log_mu, (counts, log_chance) = self.tilted_occupancies(order)
+        return self._tilted(order, *self.tilted_occupancies(order))
+
+    def single_sets(self, power: float) -> "_Tilted":
+        """Return the factor under the sum over all sets of (their chance times their ratio) to a ``power``."""
+        taken, exponents = np.flatnonzero(self.chances), np.array([0.0, power])
+        log_weights = power * np.log(np.array(self.chances)[taken]) + (1 - power) * log_choose(self.rounds, taken)
+        counts = np.stack([self.rounds - taken, taken], axis=1).astype(np.int32)
+        log_mu = np.array(list(map(self.round.log_moment, exponents)))
+        return self._tilted(power, exponents, log_mu, Occupancies(counts, log_weights))
+
+    def _tilted(self, order: float, exponents: Array, log_mu: Array, held: "Occupancies") -> "_Tilted":
+        """Return the factor under a tilt of an ``order``; the other arguments are ``tilted_occupancies``."""
+        counts, log_chance = held
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
         below = np.cumsum(np.exp(log_weights - largest))
@@ -768,6 +780,8 @@ HIGHEST_SAMPLED_ORDER = 16
 _WIDE = 1.7  # standard deviation of a draw over its mean; about 1.5 is the least that a power of X reaches
 _VERY_WIDE = 3.0  # the same, where other proposals need tables of their own
 _LOW_ORDERS = (1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9)  # orders to try where noise is little
+_POWERS = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8)  # of single sets, to try beside them
+_LARGE_BOUND = 1000.0  # of a draw over its mean: it leaves an upper end wide
 _MOST_COINS = 64  # orders of independent rounds to try
 _LEAST_SMOOTHING, _MOST_SMOOTHING = 0.1, 27.0  # and the most times the order; docs/research/k-of-t.md, "Rounding"
 _DRIFTS = (1.5, 4.0, 10.0, 25.0)  # drifts to try; each adds this much to the order if X is a constant times G
@@ -797,6 +811,11 @@ def cheapest_pilot(pilots: Iterable[tuple[float, Pilot]]) -> tuple[float, Pilot]
     if chosen is None or chosen[1].draws_needed == math.inf:
         raise NotEvaluable("the draws meet no loss beyond epsilon")
     return chosen
+
+
+def _draws_by_spread(pilot: Pilot) -> float:
+    """Return the draws needed. A bound too large for an upper end is left to others: then the spread decides."""
+    return replace(pilot, bound=min(pilot.bound, _LARGE_BOUND)).draws_needed
 
 
 class _Tilted(NamedTuple):
@@ -871,7 +890,7 @@ class _Coins(NamedTuple):
 
 
 def _sum_of_powers(factor: HiddenRounds, power: float) -> tuple[HiddenRounds, float]:
-    """Return the sum over all sets of (w times their ratio) to a ``power`` in (0, 1), as hidden rounds.
+    """Return the sum over all sets of (w times their ratio) to a ``power`` > 0, as hidden rounds.
 
     Their ratios are to be given to that power. The second result is the log of a factor of their mean.
     """
@@ -890,24 +909,27 @@ class RemoveProposal(Proposal):
 
     docs/research/k-of-t.md has the proofs (Propositions 1 to 3). Y is the product of (1 + r x)^u over all ratios x;
     without it (u = 0) w is 1. Y stands in for orders with too many occupancies. Below 2, for little noise, X^t stands
-    for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5). With
-    correlated noise Y is X^t G^g, G that of :class:`DependentTilt`. With X^t alone v is the mean over the noise that
-    moves all rounds of Gaussian factors alike (Proposition 1').
+    for X times the sum over all choices of (their probability times their ratio)^(t - 1) (Proposition 5), and Y may be
+    that sum with a power above 1 (Proposition 5'). With correlated noise Y is X^t G^g, G that of
+    :class:`DependentTilt`. With X^t alone v is the mean over the noise that moves all rounds of Gaussian factors alike
+    (Proposition 1').
 
     Args:
         run: the released run.
         order: t, a whole number from 2 on, or between 1 and 2.
         coins: u, a whole number.
         drift: g >= 0.
+        power: of single sets, above 1; 0: without them. Only beside an order below 2.
     """
 
-    def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0) -> None:
-        if coins and len(run.independent_factors) < len(run.factors):
+    def __init__(self, run: SampledRun, order: float, coins: int = 0, drift: float = 0.0, power: float = 0.0) -> None:
+        if (coins or power) and len(run.independent_factors) < len(run.factors):
             raise NotEvaluable("rounds of correlated noise are not independent")
-        self.run, self.order, self.coins, self.drift = run, order, coins, drift
-        self.parameters = order, coins, drift
+        self.run, self.order, self.coins, self.drift, self.power = run, order, coins, drift, power
+        self.parameters = order, coins, drift, power
         self.name = f"order {order:.3g}" + (f" and independent rounds of order {coins}" if coins else "")
         self.name += f" and drift {drift:.2g}" if drift else ""
+        self.name += f" and single sets of order {power:.3g}" if power else ""
         self._share = _EXACT if coins else _UNDRIFTED if drift else 1.0
         self._tilted, self._coins = list[_Tilted | DependentTilt](), list[_Coins]()
         self.log_moment = self._drifted_moment = self.relative = self.variation = 0.0
@@ -927,13 +949,22 @@ class RemoveProposal(Proposal):
         variance = 0.0
         for each in run.factors:
             variance += each.copies * each.common_spread**2
-        if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift):
+        if _LEAST_SMOOTHING <= math.sqrt(variance) <= _MOST_SMOOTHING / order and not (coins or drift or power):
             self.smoothing, self.moved = math.sqrt(variance), SMOOTHED
         self._powers = list(map(partial(_sum_of_powers, power=order - 1), run.independent_factors)) if order < 2 else []
         off = 0.0
         for each, _ in self._powers:
             off += each.copies * (each.ratio_rounding + 64 * UNIT)
         self.relative += off
+        both = ((each.single_sets(power), *_sum_of_powers(each, power)) for each in run.independent_factors if power)
+        self._singles = list(both)
+        if power:
+            self._share, log_single = (power - 1) / (power - order + 1), 0.0
+            for single, sums, _ in self._singles:
+                log_single += sums.copies * single.log_moment
+                self.relative += sums.copies * (single.relative + sums.ratio_rounding + 64 * UNIT)
+                self.variation += sums.copies * single.variation
+            self.moment = Moment(1 + self._share, self._share * self.log_moment + (1 - self._share) * log_single)
 
     def _draw_ratios(
         self, rng: np.random.Generator, j: int, independent: NDArray[np.bool_]
@@ -953,6 +984,11 @@ class RemoveProposal(Proposal):
             counts = np.pad(counts, ((0, 0), (0, self.coins + 1)))
             exponents = np.append(exponents, np.arange(self.coins + 1.0))
             counts[independent, width:] = rng.multinomial(factor.rounds, self._coins[j].chances, size=some)
+        if self.power:
+            single = self._singles[j][0]
+            counts, exponents = np.pad(counts, ((0, 0), (0, 2))), np.append(exponents, single.exponents)
+            drawn = np.searchsorted(single.below, rng.random(some), side="right")
+            counts[independent, width:] = single.counts[np.minimum(drawn, len(single.below) - 1)]
         ratios, log_of_products = factor.round.draw(rng, exponents, counts)
         return ratios, counts, log_of_products
 
@@ -971,7 +1007,7 @@ class RemoveProposal(Proposal):
                     log_ratio += one
                     log_power += self.order * one
                     continue
-                ratios, _, log_of_products = self._draw_ratios(rng, j, second & (self.coins > 0))
+                ratios, _, log_of_products = self._draw_ratios(rng, j, second & (self.coins + self.power > 0))
                 one = factor.log_ratios(ratios)
                 log_ratio += one
                 if self.smoothing and factor.common_spread:
@@ -982,6 +1018,9 @@ class RemoveProposal(Proposal):
                     log_power += one + powers.log_ratios(ratios ** (self.order - 1)) + log_total
                 else:
                     log_power += factor.log_tilt(ratios, one, self.order)
+                if self.power:
+                    single, sums, log_total = self._singles[j]
+                    log_second += sums.log_ratios(ratios**self.power) + log_total - single.log_moment
                 if self.coins:
                     coin = self._coins[j]
                     log_second += (
@@ -1074,7 +1113,7 @@ class RemoveProposal(Proposal):
     def best_pilot(cls, run: SampledRun, rank: Rank, look: PilotChoice, highest: int = HIGHEST_SAMPLED_ORDER) -> Pilot:
         """Return the pilot of the order whose bound is the least, or of the whole one below.
 
-        Where that leaves a wide spread, it is the pilot of the best independent rounds, or the best drift, beside it.
+        Where that leaves a wide spread, it is the pilot of the best independent rounds, single sets or drift beside it.
 
         Args:
             run: the released run.
@@ -1087,7 +1126,12 @@ class RemoveProposal(Proposal):
             with suppress(NotEvaluable):
                 low = min((cls(run, each) for each in _LOW_ORDERS), key=lambda each: rank(*each.moment))
                 if rank(*low.moment) < rank(*proposal.moment):
-                    return look(low)
+                    tried = [look(low)]
+                    if tried[0].bound > _LARGE_BOUND:
+                        mixed = (cls(run, low.order, power=each) for each in _POWERS)
+                        with suppress(NotEvaluable):  # ratios may leave the range of floating point
+                            tried.append(look(min(mixed, key=lambda each: rank(*each.moment))))
+                    return min(tried, key=_draws_by_spread)
         orders = range(int(proposal.order), max(int(proposal.order) - 2, 1), -1)
         found = cheapest_pilot(zip(orders, map(look, map(partial(cls, run), orders)), strict=True))[1]
         if found.spread < (_WIDE if len(run.independent_factors) == len(run.factors) else _VERY_WIDE):
@@ -1101,8 +1145,7 @@ class RemoveProposal(Proposal):
         with suppress(NotEvaluable):  # ratios may leave the range of floating point
             coins = cls._best_coins(run, rank)
             tried += [look(cls(run, int(proposal.order), each)) for each in (coins, coins - 1) if each > 1]
-        # Where the bound is too large for an upper end, that is left to others: the spread decides about the lower one.
-        return min(tried, key=lambda pilot: replace(pilot, bound=min(pilot.bound, 1000.0)).draws_needed)
+        return min(tried, key=_draws_by_spread)
 
     @staticmethod
     def _best_coins(run: SampledRun, rank: Rank) -> int:
