@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from itertools import count
+from itertools import count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -693,11 +693,7 @@ class Budget:
     @cached_property
     def mu(self) -> float:
         """The Gaussian parameter whose delta at epsilon is the rest, rounded down."""
-
-        def kept(size: float) -> float:
-            return -float(gaussian_delta(np.array([size**2]), self.epsilon, 1)[0])
-
-        return level_crossing(kept, -(self._usable_delta - self.tail_delta), 1e3, 1e-12)[0]
+        return _gaussian_parameter(self.epsilon, self._usable_delta - self.tail_delta)
 
     def share_of_use(self, mechanism: Mechanism, sampled: bool = True) -> float:
         """Return the share of this budget that a use costs, rounded up; infinite: no budget pays for it.
@@ -713,10 +709,14 @@ class Budget:
         if not mechanism.is_private:
             return math.inf
         lines = _delta_lines(mechanism, self.tail_delta * _END)
-        found = self._share_of(lines)
-        if not sampled or not found < math.inf or not normal_form(mechanism).is_sampled:
+        found, event = self._share_of(lines), normal_form(mechanism)
+        if not sampled or not found < math.inf or not event.is_sampled:
             return found
         level = 2.0 ** math.ceil(math.log2(found * self.tail_delta))
+        if _is_far_below_law(event):
+            with suppress(NotEvaluable), in_floating_point():
+                near = (_estimated_parameter(event, self.tail_delta / PART) / self.mu) ** 2
+                level = min(level, 8.0 ** math.floor(math.log(near * self.tail_delta, 8)))  # for several shares
         paid = (
             (1 + CHARGE) * level / 8 / self.tail_delta
         )  # the least share whose part of delta pays for a curve that is wrong
@@ -775,28 +775,85 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
     """
     lines = _delta_lines(mechanism, end)
     known = lines.c - lines.a * np.exp(lines.epsilon)
-    found, profile = [(lines.epsilon, known)], normal_form(mechanism).sampled_profile()
-    for low, high in ((0.7, 5), (5, 40), (40, 250)):
-        near = (known >= low * level) & (known <= high * level)
-        if near.sum() > 1:
-            at = np.linspace(lines.epsilon[near][0], lines.epsilon[near][-1], _SAMPLED)
-            failure = CHARGE * level / 24  # three times: CHARGE * level / 8 in all
-            with suppress(NotEvaluable), in_floating_point():
-                found.append((at, _sampled_deltas(profile, at, float(known[near][-1]), failure)))
+    event, found, windows = normal_form(mechanism), [(lines.epsilon, known)], list[tuple[float, float, float]]()
+    profile, proposals = event.sampled_profile(), list[RemoveProposal]()
+    if _is_far_below_law(event):
+        with suppress(NotEvaluable), in_floating_point():
+            windows, proposals = _far_windows(event, end / _END / PART, level)
+    else:
+        for low, high in ((0.7, 5), (5, 40), (40, 250)):
+            near = (known >= low * level) & (known <= high * level)
+            if near.sum() > 1:
+                windows.append((lines.epsilon[near][0], lines.epsilon[near][-1], float(known[near][-1])))
+    for first, last, by_law in windows:
+        at = np.linspace(first, last, _SAMPLED)
+        failure = CHARGE * level / 8 / max(len(windows), 3)  # CHARGE * level / 8 in all
+        with suppress(NotEvaluable), in_floating_point():
+            found.append((at, _sampled_deltas(profile, at, by_law, failure, proposals)))
     epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.argsort(epsilons, kind="stable")
     return _lower_hull(epsilons[order], np.minimum(upper[order], 1.0))
 
 
-def _sampled_deltas(profile: SampledProfile, epsilons: Array, known: float, failure: float) -> Array:
+def _gaussian_parameter(epsilon: float, delta: float) -> float:
+    """Return the Gaussian parameter whose delta at ``epsilon`` is ``delta``, rounded down."""
+
+    def kept(size: float) -> float:
+        return -float(gaussian_delta(np.array([size**2]), epsilon, 1)[0])
+
+    return level_crossing(kept, -delta, 1e3, 1e-12)[0]
+
+
+def _is_far_below_law(event: Mechanism) -> bool:
+    """Return whether sampling is far below the law, so that the law does not tell where to sample."""
+    return Fact.ROWS_MEET in event.facts and event.is_sampled
+
+
+@lru_cache(maxsize=256)
+def _estimated_parameter(event: Mechanism, delta: float) -> float:
+    """Return the parameter of a Gaussian that costs about what is sampled, at ``delta``; nothing rests on it."""
+    return _gaussian_parameter(max(event.sampled_profile().estimated_pilot(delta).epsilon, 1e-3), delta)
+
+
+def _far_windows(
+    event: Mechanism, delta: float, level: float
+) -> tuple[list[tuple[float, float, float]], list[RemoveProposal]]:
+    """Return epsilons between which to sample, up from 0, and laws to draw from.
+
+    They are those at which a Gaussian of about the cost has a third of ``level``, six times that, and so on.
+    """
+    signal, ends, target = np.array([_estimated_parameter(event, delta) ** 2]), list[float](), 0.3 * level
+    while not ends or ends[-1] > 0:
+        cost = partial(gaussian_delta, signal, side=0)
+        ends.append(level_crossing(lambda epsilon: float(cost(epsilon)[0]), target, 1e3, 1e-6)[1])  # noqa: B023
+        target *= 6
+    run = event.sampled_profile().upper
+    best = RemoveProposal.by_moments(run, partial(epsilon_of_moment, delta=delta))
+    proposals = [*(RemoveProposal(run, order) for order in range(2, int(best.order))), best]
+    return [(first, last, math.inf) for last, first in pairwise(ends)], proposals
+
+
+def _sampled_deltas(
+    profile: SampledProfile, epsilons: Array, known: float, failure: float, proposals: Sequence[RemoveProposal] = ()
+) -> Array:
     """Return upper ends of delta, which hold together but for a probability of ``failure``.
+
+    Args:
+        profile: the sampler.
+        epsilons: ascending.
+        known: delta at the last epsilon by law.
+        failure: see above.
+        proposals: laws to draw from, of which the one with the least bound is taken; none: it is looked for.
 
     Raises:
         NotEvaluable: it takes too much work, or ``known`` is about delta at the last epsilon already.
     """
     last = float(epsilons[-1])
-    look = partial(pilot_at_epsilon, epsilon=last)
-    pilot = RemoveProposal.best_pilot(profile.upper, partial(log_delta_of_moment, epsilon=last), look)
+    look, rank = partial(pilot_at_epsilon, epsilon=last), partial(log_delta_of_moment, epsilon=last)
+    if proposals:
+        pilot = look(min(proposals, key=lambda each: rank(*each.moment)))
+    else:
+        pilot = RemoveProposal.best_pilot(profile.upper, rank, look)
     if known <= _HARDLY * pilot.delta:
         raise NotEvaluable("the law is as good")
     needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))

@@ -120,8 +120,14 @@ def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
         return 2.0 if math.inf in shares else sum(shares) * (1 + 1e-12)
 
     found = level_crossing(lambda epsilon: excess(min(epsilon, LARGEST_EPSILON)), 1.0, LARGEST_EPSILON, 1e-3)[1]
-    while found < math.inf and excess(found / 1.002, sampled=True) <= 1:  # hidden rounds cost a little less if sampled
-        found /= 1.002
+    # Hidden rounds cost less if sampled, mostly a little: each step is twice the last one, and then half of it.
+    steps, stride = 0, 1
+    while found < math.inf and excess(found / 1.002 ** (steps + stride), sampled=True) <= 1:
+        steps, stride = steps + stride, 2 * stride
+    while (stride := stride // 2) > 0:
+        if found < math.inf and excess(found / 1.002 ** (steps + stride), sampled=True) <= 1:
+            steps += stride
+    found /= 1.002**steps
     return found if found <= LARGEST_EPSILON else None
 
 

@@ -17,6 +17,7 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     Repeat,
+    Spaced,
     search,
 )
 from fedamp.accounting.search import PART, Budget
@@ -114,6 +115,34 @@ def test_a_share_is_the_smallest_one_by_quadrature():
 
     assert enough(share)
     assert not enough(0.99 * share)
+
+
+def test_a_share_of_spaced_rounds_beside_an_evaluation_by_quadrature():
+    """Three sets of rounds, which a law knows as known rounds alone: X is a mean of three log-normal ratios."""
+    noise, column = 2.0, np.array([1.0, 0.5]) / math.hypot(1.0, 0.5)
+    event = Compose([Spaced(Gaussian(noise), 2, 4, 2, (0.5,)), Gaussian(8.0)])
+    signals = np.zeros((3, 5))
+    for signal, (first, second) in zip(signals, [(0, 2), (0, 3), (1, 3)], strict=True):
+        for start in (first, second):
+            signal[start : start + 2] += column / noise
+    signals[:, 4] = 1 / 8.0  # row 4 was cut off: in its place stands the evaluation
+    shifts = np.linalg.cholesky(signals @ signals.T)
+    z = np.linspace(-7.5, 7.5, 121)
+    grid = np.stack(np.meshgrid(z, z, z, indexing="ij"), axis=-1).reshape(-1, 3)
+    mass = np.prod(stats.norm.pdf(grid) * (z[1] - z[0]), axis=1)
+    x = np.exp(grid @ shifts.T - (shifts**2).sum(axis=1) / 2).mean(axis=1)
+    budget = Budget(6.0, 1e-5)
+    share, by_law = budget.share_of_use(event), budget.share_of_use(event, sampled=False)
+    epsilons = np.linspace(1e-9, 6, 60)
+    delta = np.array([mass @ np.maximum(x - s, 0) for s in np.exp(epsilons)])
+    full = optimize.brentq(lambda m: gaussian_delta(m, 6.0) - (1 - PART) * 1e-5, 0.1, 10)
+
+    def enough(tried):
+        return np.all(delta <= gaussian_delta(full * math.sqrt(tried), epsilons) + tried * PART * 1e-5 + 1e-12)
+
+    assert enough(share)
+    assert not enough(0.97 * share)
+    assert share < 0.9 * by_law
 
 
 # An adversary who chooses the second use by what the first one released.
