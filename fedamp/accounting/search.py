@@ -116,20 +116,33 @@ def calibrate(
         except ValueError:
             pass  # the law has to answer
     goal = f"epsilon = {epsilon:g}"
-    coarse = _search_noise(
-        lambda noise: upper_epsilon(normal_form(build(noise)), delta, 200), epsilon, goal, 1.0, 0.01, 0.7
-    )
-    found = _search_noise(
-        lambda noise: upper_epsilon(normal_form(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
-    )
-    if Fact.LESS_REPEATED not in first.facts:
-        return found
 
+    def coarse_epsilon(noise: float) -> float:
+        return upper_epsilon(normal_form(build(noise)), delta, 200)
+
+    coarse = _search_noise(coarse_epsilon, epsilon, goal, 1.0, 0.01, 0.7)
+    if Fact.LESS_REPEATED not in first.facts:
+        return _search_noise(
+            lambda noise: upper_epsilon(normal_form(build(noise)), delta), epsilon, goal, coarse, tolerance, 0.01
+        )
+
+    @cache
     def whole_answer(noise: float) -> float:
         return build(noise).epsilon(delta).upper
 
-    start = found * min(whole_answer(found) / epsilon, 1.0)  # epsilon is about proportional to 1 / noise
-    return _search_noise(whole_answer, epsilon, goal, start, tolerance, 20 * tolerance)
+    looks = count()
+
+    def near_answer(noise: float) -> float:  # at first that of a coarse law, which leads to the noise as well
+        quick = next(looks) < 2
+        found = build(noise).epsilon(delta, points=300, precision=PRECISION).upper if quick else whole_answer(noise)
+        return found * (1 + 0.3 * tolerance)
+
+    here, there = (_cost_excess(coarse_epsilon, epsilon, math.log(coarse) + each) for each in (0.0, 0.05))
+    slope = min((there - here) / 0.05, -1.0)
+    near = _near_noise(near_answer, epsilon, goal, coarse, 0.2 * tolerance, slope)
+    if 1 - tolerance / 2 <= whole_answer(near) / epsilon <= 1:
+        return near
+    return _search_noise(whole_answer, epsilon, goal, near, tolerance, 2 * tolerance)
 
 
 def _calibrate_sampled(build: Callable[[float], Mechanism], epsilon: float, delta: float, precision: float) -> float:
@@ -232,20 +245,23 @@ def calibrate_risk(
     return _search_noise(attack_gain, true - false, goal, 1.0, tolerance, 0.7)
 
 
-def _near_noise(cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float) -> float:
+def _near_noise(
+    cost: Callable[[float], float], budget: float, goal: str, start: float, tolerance: float, slope: float = -1.0
+) -> float:
     """Return a noise at which a falling cost is near the budget, on either side of it.
 
-    In logarithms the cost is nearly straight, so the line through the last two costs leads to the next one. At first it
-    is taken to fall as the noise rises. Three costs are mostly enough; :func:`_search_noise` goes on after seven.
+    In logarithms the cost is nearly straight, so the line through the last two costs leads to the next one. Three costs
+    are mostly enough; :func:`_search_noise` goes on after seven.
 
     Args:
         cost, budget, goal, start: those of :func:`_search_noise`.
         tolerance: relative, of the cost.
+        slope: of the first line; by default the cost is taken to fall as the noise rises.
 
     Raises:
         ValueError: no noise multiplier up to 1e18 keeps the budget.
     """
-    position, slope = math.log(start), -1.0
+    position = math.log(start)
     excess = _cost_excess(cost, budget, position)
     for _ in range(6):
         if abs(excess) <= tolerance:
