@@ -647,6 +647,7 @@ _FARTHEST = 300.0  # the largest epsilon of a curve
 _NORMAL = 1e-12  # relative; scipy's normal distribution and its quantile err by some 1e-14 together
 _HARDLY = 1.06  # the law's delta over a first estimate, up to which sampling gains nothing
 _SAMPLED, _DELTA_PRECISION = 8, 0.02  # epsilons that are sampled at once, and how precisely delta is known there
+_PARAMETER_PRECISION = 2e-3  # the same, of the parameter of a Gaussian, where the law is far above
 
 
 class Lines(NamedTuple):
@@ -729,7 +730,7 @@ class Budget:
         if not sampled or not found < math.inf or not event.is_sampled:
             return found
         level = 2.0 ** math.ceil(math.log2(found * self.tail_delta))
-        if _is_far_below_law(event):
+        if Fact.ROWS_MEET in event.facts:  # the law is far above
             with suppress(NotEvaluable), in_floating_point():
                 near = (_estimated_parameter(event, self.tail_delta / PART) / self.mu) ** 2
                 level = min(level, 8.0 ** math.floor(math.log(near * self.tail_delta, 8)))  # for several shares
@@ -791,21 +792,21 @@ def _sampled_curve(mechanism: Mechanism, end: float, level: float) -> Lines:
     """
     lines = _delta_lines(mechanism, end)
     known = lines.c - lines.a * np.exp(lines.epsilon)
-    event, found, windows = normal_form(mechanism), [(lines.epsilon, known)], list[tuple[float, float, float]]()
+    event, found, windows = normal_form(mechanism), [(lines.epsilon, known)], list[_Window]()
     profile, proposals = event.sampled_profile(), list[RemoveProposal]()
-    if _is_far_below_law(event):
+    if Fact.ROWS_MEET in event.facts:  # the law does not tell where to sample
         with suppress(NotEvaluable), in_floating_point():
             windows, proposals = _far_windows(event, end / _END / PART, level)
     else:
         for low, high in ((0.7, 5), (5, 40), (40, 250)):
             near = (known >= low * level) & (known <= high * level)
             if near.sum() > 1:
-                windows.append((lines.epsilon[near][0], lines.epsilon[near][-1], float(known[near][-1])))
-    for first, last, by_law in windows:
-        at = np.linspace(first, last, _SAMPLED)
+                at = np.linspace(lines.epsilon[near][0], lines.epsilon[near][-1], _SAMPLED)
+                windows.append(_Window(at, _DELTA_PRECISION, float(known[near][-1])))
+    for window in windows:
         failure = CHARGE * level / 8 / max(len(windows), 3)  # CHARGE * level / 8 in all
         with suppress(NotEvaluable), in_floating_point():
-            found.append((at, _sampled_deltas(profile, at, by_law, failure, proposals)))
+            found.append((window.epsilons, _sampled_deltas(profile, window, failure, proposals)))
     epsilons, upper = (np.concatenate(each) for each in zip(*found, strict=True))
     order = np.argsort(epsilons, kind="stable")
     return _lower_hull(epsilons[order], np.minimum(upper[order], 1.0))
@@ -820,9 +821,12 @@ def _gaussian_parameter(epsilon: float, delta: float) -> float:
     return level_crossing(kept, -delta, 1e3, 1e-12)[0]
 
 
-def _is_far_below_law(event: Mechanism) -> bool:
-    """Return whether sampling is far below the law, so that the law does not tell where to sample."""
-    return Fact.ROWS_MEET in event.facts and event.is_sampled
+class _Window(NamedTuple):
+    """Epsilons to sample at once, how precisely delta is to be known there, and what the law says at the last one."""
+
+    epsilons: Array
+    precision: float
+    by_law: float = math.inf
 
 
 @lru_cache(maxsize=256)
@@ -831,48 +835,48 @@ def _estimated_parameter(event: Mechanism, delta: float) -> float:
     return _gaussian_parameter(max(event.sampled_profile().estimated_pilot(delta).epsilon, 1e-3), delta)
 
 
-def _far_windows(
-    event: Mechanism, delta: float, level: float
-) -> tuple[list[tuple[float, float, float]], list[RemoveProposal]]:
-    """Return epsilons between which to sample, up from 0, and laws to draw from.
+def _far_windows(event: Mechanism, delta: float, level: float) -> tuple[list[_Window], list[RemoveProposal]]:
+    """Return where to sample, up from epsilon 0, and laws to draw from.
 
-    They are those at which a Gaussian of about the cost has a third of ``level``, six times that, and so on.
+    Windows begin where a Gaussian of about the cost has a third of ``level``, six times that, and so on. Its parameter
+    is to be known equally well from each.
     """
-    signal, ends, target = np.array([_estimated_parameter(event, delta) ** 2]), list[float](), 0.3 * level
+    signal, ends, target = _estimated_parameter(event, delta) ** 2, list[float](), 0.3 * level
+
+    def cost(epsilon: float, times: float = 1.0) -> float:
+        return float(gaussian_delta(np.array([times**2 * signal]), epsilon, 0)[0])
+
     while not ends or ends[-1] > 0:
-        cost = partial(gaussian_delta, signal, side=0)
-        ends.append(level_crossing(lambda epsilon: float(cost(epsilon)[0]), target, 1e3, 1e-6)[1])  # noqa: B023
+        ends.append(level_crossing(cost, target, 1e3, 1e-6)[1] if 2 * target < cost(0.0) else 0.0)
         target *= 6
+    windows = list[_Window]()
+    for last, first in pairwise(ends):
+        precision = _PARAMETER_PRECISION * (cost(first, 1.01) / cost(first) - 1) / 0.01
+        windows.append(_Window(np.linspace(first, last, _SAMPLED + 4), precision))
     run = event.sampled_profile().upper
     best = RemoveProposal.by_moments(run, partial(epsilon_of_moment, delta=delta))
-    proposals = [*(RemoveProposal(run, order) for order in range(2, int(best.order))), best]
-    return [(first, last, math.inf) for last, first in pairwise(ends)], proposals
+    return windows, [*(RemoveProposal(run, order) for order in range(2, int(best.order))), best]
 
 
 def _sampled_deltas(
-    profile: SampledProfile, epsilons: Array, known: float, failure: float, proposals: Sequence[RemoveProposal] = ()
+    profile: SampledProfile, window: _Window, failure: float, proposals: Sequence[RemoveProposal]
 ) -> Array:
-    """Return upper ends of delta, which hold together but for a probability of ``failure``.
+    """Return upper ends of delta in a window, which hold together but for a probability of ``failure``.
 
-    Args:
-        profile: the sampler.
-        epsilons: ascending.
-        known: delta at the last epsilon by law.
-        failure: see above.
-        proposals: laws to draw from, of which the one with the least bound is taken; none: it is looked for.
+    They are drawn from the one of the ``proposals`` with the least bound, or from the best one if there are none.
 
     Raises:
-        NotEvaluable: it takes too much work, or ``known`` is about delta at the last epsilon already.
+        NotEvaluable: it takes too much work, or the law is about as low at the last epsilon.
     """
-    last = float(epsilons[-1])
+    epsilons, last = window.epsilons, float(window.epsilons[-1])
     look, rank = partial(pilot_at_epsilon, epsilon=last), partial(log_delta_of_moment, epsilon=last)
     if proposals:
         pilot = look(min(proposals, key=lambda each: rank(*each.moment)))
     else:
         pilot = RemoveProposal.best_pilot(profile.upper, rank, look)
-    if known <= _HARDLY * pilot.delta:
+    if window.by_law <= _HARDLY * pilot.delta:
         raise NotEvaluable("the law is as good")
-    needed = pilot.draws_for(_DELTA_PRECISION, math.log(2 * _SAMPLED / failure))
+    needed = pilot.draws_for(window.precision, math.log(2 * len(epsilons) / failure))
     draws = int(min(max(needed, 4096), profile.most_draws()))
     remove = certify_deltas(pilot.proposal, epsilons, np.zeros(0), draws, failure)[
         0
