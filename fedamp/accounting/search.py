@@ -832,7 +832,8 @@ class _Window(NamedTuple):
 @lru_cache(maxsize=256)
 def _estimated_parameter(event: Mechanism, delta: float) -> float:
     """Return the parameter of a Gaussian that costs about what is sampled, at ``delta``; nothing rests on it."""
-    return _gaussian_parameter(max(event.sampled_profile().estimated_pilot(delta).epsilon, 1e-3), delta)
+    found = _gaussian_parameter(max(event.sampled_profile().estimated_pilot(delta).epsilon, 1e-3), delta)
+    return float(f"{found:.3g}")  # the last bits of a pilot are not the same on every processor
 
 
 def _far_windows(event: Mechanism, delta: float, level: float) -> tuple[list[_Window], list[RemoveProposal]]:
@@ -840,6 +841,9 @@ def _far_windows(event: Mechanism, delta: float, level: float) -> tuple[list[_Wi
 
     Windows begin where a Gaussian of about the cost has a third of ``level``, six times that, and so on. Its parameter
     is to be known equally well from each.
+
+    Raises:
+        NotEvaluable: epsilon is too large, or a pilot has no answer.
     """
     signal, ends, target = _estimated_parameter(event, delta) ** 2, list[float](), 0.3 * level
 
@@ -849,6 +853,8 @@ def _far_windows(event: Mechanism, delta: float, level: float) -> tuple[list[_Wi
     while not ends or ends[-1] > 0:
         ends.append(level_crossing(cost, target, 1e3, 1e-6)[1] if 2 * target < cost(0.0) else 0.0)
         target *= 6
+    if ends[0] > _FARTHEST:
+        raise NotEvaluable("epsilon is too large to be sampled")
     windows = list[_Window]()
     for last, first in pairwise(ends):
         precision = _PARAMETER_PRECISION * (cost(first, 1.01) / cost(first) - 1) / 0.01
