@@ -759,3 +759,16 @@ def smoothed_excess(
     falls[met] = b * tail(distance)
     values[met] = np.maximum(a * tail(distance + smoothing) - falls[met], 0.0)
     return values, falls
+
+
+def convex_hull(x: Array, y: Array) -> Array:
+    """Return the largest convex function below points, at them; ``x``, shape (n,), ascends."""
+    kept: list[tuple[float, float]] = []
+    for here in zip(x.tolist(), y.tolist(), strict=True):
+        while len(kept) > 1:
+            (x_0, y_0), (x_1, y_1) = kept[-2:]
+            if (y_1 - y_0) * (here[0] - x_1) < (here[1] - y_1) * (x_1 - x_0):
+                break
+            kept.pop()
+        kept.append(here)
+    return np.interp(x, *np.array(kept).T)

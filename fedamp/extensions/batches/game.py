@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedamp.accounting.arithmetic import TRANSFORM, UNIT, Array, gaussian_delta, lattice_below
+from fedamp.accounting.arithmetic import TRANSFORM, UNIT, Array, convex_hull, gaussian_delta, lattice_below
 from fedamp.accounting.bounds import Bounds, Method, Origin
 from fedamp.accounting.law import Law
 
@@ -161,16 +161,3 @@ def narrowed_by_game(game: BatchGame, found: Bounds, delta: float) -> Bounds:
             return Bounds(lower, high, Origin(Method.GAME))
         high = (high + 1.05 * reached / slope) * (1 + 1e-4)
     return Bounds(lower, found.upper, found.origin)
-
-
-def convex_hull(x: Array, y: Array) -> Array:
-    """Return the largest convex function below points, at them; ``x``, shape (n,), ascends."""
-    kept: list[tuple[float, float]] = []
-    for here in zip(x.tolist(), y.tolist(), strict=True):
-        while len(kept) > 1:
-            (x_0, y_0), (x_1, y_1) = kept[-2:]
-            if (y_1 - y_0) * (here[0] - x_1) < (here[1] - y_1) * (x_1 - x_0):
-                break
-            kept.pop()
-        kept.append(here)
-    return np.interp(x, *np.array(kept).T)
