@@ -185,7 +185,7 @@ QUESTIONS = {
 WHY = {  # of what is wider than one per cent, or takes more than two seconds
     "1 of 50": "as for 5 of 50",
     "batches": "the game of batches charges groups of cells of contributions by their largest profiles",
-    "5 of 50, dropout": "the worst network is not known: the lower end uses the first unit kept, the upper end labels",
+    "5 of 50, dropout": "the worst network is not known: the lower end uses the first unit kept, the upper end moments",
     "the same, after 15": "each of the curve's rounds has tables and draws of its own",
     "4 of 1,024": "few of many rounds: draws meet a loss seldom",
     "10 of 1,000": "few of many rounds: draws meet a loss seldom",

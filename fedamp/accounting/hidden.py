@@ -9,7 +9,7 @@ depend on the data, and stays secret. Several people are in :mod:`fedamp.account
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Annotated, ClassVar
 
@@ -29,6 +29,7 @@ from fedamp.accounting.bounds import (
     check_count,
 )
 from fedamp.accounting.law import DEFAULT_POINTS, NOTHING_RELEASED, ClosedForm, Detail, Law, normal_grid, one_of
+from fedamp.accounting.masks import law_under_masks, mask_moments
 from fedamp.accounting.mechanism import (
     Fact,
     Hidden,
@@ -345,8 +346,7 @@ class Dropout(Hidden):
     Release: M, of the units of a mask alone, each kept with chance p.
 
     Each unit must be kept with at most this probability, independently of other units and of the data. One n-th in
-    floating point counts as one n-th. For p above 1/2 only Rényi divergences are amplified, and only with Gaussian
-    noise.
+    floating point counts as one n-th. With Gaussian noise every p amplifies, with other noise p up to 1/2.
 
     Args:
         mechanism: the release of the whole model, for zero-out or add/remove.
@@ -354,7 +354,7 @@ class Dropout(Hidden):
 
     Example:
         >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
-        3.698 (at least 3.539)
+        3.625 (at least 3.539)
     """
 
     keep: ProbabilityField
@@ -376,16 +376,17 @@ class Dropout(Hidden):
 
         X is at most the mean of that many copies (Dong, Chen, Özgür 2025, Theorem 3.5 and Corollary 3.7, extended).
         Give every unit one of floor(1/keep) labels with probability ``keep`` each, or none. Keep the units of one
-        random label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, no two
-        disjoint labels exist, and only :meth:`moments` are amplified.
+        random label; the labels' supports are disjoint. Above 1/2 two masks of one person overlap in most units, and no
+        two disjoint labels exist.
         """
         return Submodels(self.mechanism, max(1, math.floor(1 / self.keep)))
 
-    @cached_property
-    def facts(self) -> frozenset[Fact]:
-        """Above 1/2, where there are no two labels, Rényi divergences may be smaller."""
-        less = 0.5 < self.keep < _MOST_KEPT and isinstance(self.mechanism, Gaussian)
-        return super().facts | {Fact.LESS_BY_MOMENTS} if less else super().facts
+    def law(self, detail: Detail) -> Law:
+        """With Gaussian noise, bound the labels' law by moments that hold for every p (ours)."""
+        labels, one = numerical_law(self.charged_as(), detail), self.mechanism
+        if not isinstance(one, Gaussian):
+            return labels
+        return law_under_masks(labels, self.keep, one.signal_to_noise(), detail)
 
     def moments(self) -> Moments:
         """Take the smaller of the labels' moments and those that hold for every p."""
@@ -410,30 +411,22 @@ class Dropout(Hidden):
         return None if signal is None else self.keep * signal
 
 
-_MOST_KEPT = 0.9
-"""The chance to keep a unit from which on Rényi divergences are hardly ever below the cost without amplification."""
-
-
 class DropoutMoments(MomentsOf[Dropout]):
     """Moments under a hidden mask of Gaussian noise: the smaller of the labels' and of bounds for every p.
 
-    The bounds are E[X^a] <= (1 - p + p exp(a / (2 s^2)))^(a - 1) and E[X^-b] <= exp(b (p b + 1) / (2 s^2)); proofs are
-    in docs/research/accounting.md.
+    The add direction is never the larger one (docs/research/accounting.md).
     """
 
     def __init__(self, event: Dropout, labels: Moments, signal: float) -> None:
         super().__init__(event)
-        self.labels, self.half = labels, signal / 2
+        self.labels, self.signal = labels, signal
 
     def _raw_moments(self, highest: int) -> Array:
-        orders = np.arange(1.0, highest + 1)
-        bound = np.append(0.0, (orders - 1) * _log_mean(self.event.keep, orders * self.half))
+        bound = np.append(0.0, mask_moments(self.event.keep, self.signal, np.arange(1.0, highest + 1)))
         return np.asarray(np.minimum(self.labels.raw_moments(highest), bound))
 
     def _negative_moments(self, highest: int) -> Array:
-        orders = np.arange(float(highest))
-        bound = orders * (self.event.keep * orders + 1) * self.half
-        return np.asarray(np.minimum(self.labels.negative_moments(highest), bound))
+        return np.asarray(np.minimum(self.labels.negative_moments(highest), self.raw_moments(highest)[1:]))
 
     def _central_moments(self, highest: int) -> Array:
         return self.labels.central_moments(highest)

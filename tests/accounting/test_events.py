@@ -50,7 +50,7 @@ TRIVIAL = [
     (Poisson(Gaussian(1.0), 1.0), Gaussian(1.0)),
     (Submodels(Gaussian(1.0), 1), Gaussian(1.0)),
     (Dropout(Laplace(1.0), 0.6), Laplace(1.0)),
-    (Dropout(Gaussian(1.0), 0.5), Submodels(Gaussian(1.0), 2)),
+    (Dropout(Laplace(1.0), 0.5), Submodels(Laplace(1.0), 2)),
     (Allocation(Gaussian(1.0), 5, 5), Repeat(Gaussian(1.0), 5)),
     (Allocation(Gaussian(1.0), 1, 4), Submodels(Gaussian(1.0), 4)),
     (Allocation(Submodels(Gaussian(1.0), 3), 1, 4), Submodels(Gaussian(1.0), 12)),

@@ -393,14 +393,46 @@ def test_no_update_under_a_mask_has_larger_moments_than_charged(keep, noise):
         if units == 2:
             ratio = np.exp(z @ means.T - (means**2).sum(1) / 2) @ chances
             for order, most in zip((2, 3, 4), charged, strict=True):
+                assert math.log(mass @ ratio**order) <= (order - 1) * most
                 assert math.log(mass @ ratio ** (1 - order)) <= (order - 1) * most
 
 
-def test_masks_that_keep_more_than_half_cost_less_than_no_masks_in_many_rounds():
-    run, whole = (Repeat(each, 1000).epsilon(DELTA) for each in (Dropout(Gaussian(20.0), 0.6), Gaussian(20.0)))
-    assert run.upper < 0.9 * whole.lower
-    assert run.lower < run.upper
-    assert "Rényi" in run.method
+def hockey_sticks(means, chances, epsilon):
+    """Both directions of a mixture of unit Gaussians in the plane against the one around 0, by sums over a grid."""
+    axes = [np.linspace(min(means[:, i].min(), 0) - 7, max(means[:, i].max(), 0) + 7, 420) for i in (0, 1)]
+    z = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    out = np.exp(-(z**2).sum(1) / 2) * np.prod([axis[1] - axis[0] for axis in axes]) / (2 * math.pi)
+    person_in = out * (np.exp(z @ means.T - (means**2).sum(1) / 2) @ chances)
+    return [np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in ((person_in, out), (out, person_in))]
+
+
+@pytest.mark.parametrize("keep", [0.02, 0.3, 0.35, 0.5, 0.6, 0.97])
+@pytest.mark.parametrize(("noise", "epsilons"), [(0.5, (1.0, 6.0)), (1.0, (0.0, 1.0, 3.0)), (4.0, (0.02, 0.5))])
+def test_no_update_under_a_mask_costs_more_than_charged(keep, noise, epsilons):
+    """Updates that share a norm between two units, or between one unit and very many others, at every angle.
+
+    Very many units are seen through their sum, in which an update that is spread over those kept has sqrt(keep) left.
+    """
+    for epsilon in epsilons:
+        charged = Dropout(Gaussian(noise), keep).delta(epsilon).upper
+        for angle in np.linspace(0, math.pi / 2, 7):
+            share, other = math.cos(angle), math.sin(angle)
+            units = (
+                [[share, other], [1, 0], [0, 1], [0, 0]],
+                [keep**2, keep * (1 - keep), keep * (1 - keep), (1 - keep) ** 2],
+            )
+            many = [[share, other * math.sqrt(keep)], [0, math.sqrt(keep)]], [keep, 1 - keep]
+            for means, chances in (units, many):
+                both = hockey_sticks(np.array(means) / noise, np.array(chances), epsilon)
+                assert max(both) <= 1.001 * charged  # the sums err by less
+
+
+@pytest.mark.parametrize("keep", [0.27, 0.35, 0.6, 0.75])
+def test_dropout_of_many_rounds_is_known_to_one_per_cent_for_every_chance(keep):
+    run, whole = (Repeat(each, 1000).epsilon(DELTA) for each in (Dropout(Gaussian(20.0), keep), Gaussian(20.0)))
+    assert 0.99 * run.upper < run.lower < run.upper < 0.95 * whole.lower
+    spread = Gaussian(20.0 / math.sqrt(1000 * keep)).epsilon(DELTA)  # very many units, seen through their sum
+    assert run.upper > spread.lower
 
 
 # What is attained: lower ends.
