@@ -430,6 +430,7 @@ class Attendance:
 
     def __init__(self, check_in: CheckIn, rounds: int, units: int, seed: int, coins: ArrayLike = ()) -> None:
         self._units, self._coins = units, np.asarray(coins, dtype=bool)
+        self._scheme = f"check_in.scheme {check_in.scheme}"
         self._rounds, self._draw = rounds, partial(check_in.cohorts, rounds, units + len(self._coins), seed)
         self._drawn, self._cohorts = 0, self._draw()
         self._last: deque[UnitIds] = deque(maxlen=2)
@@ -441,7 +442,7 @@ class Attendance:
             round_: from 1.
 
         Raises:
-            ValueError: the run has no such round.
+            ValueError: the run has no such round, or the scheme draws no cohort of it.
         """
         if not 1 <= round_ <= self._rounds:
             raise ValueError(f"round must be in 1..{self._rounds}, got {round_}")
@@ -450,11 +451,23 @@ class Attendance:
             self._last.clear()
         while self._drawn < round_:
             cohort = next(self._cohorts)
+            self._check_cohort(cohort)
             canaries = cohort[np.searchsorted(cohort, self._units) :] - self._units
             people = cohort[: len(cohort) - len(canaries)]
             self._last.append(np.concatenate([people, CANARY + canaries[self._coins[canaries]]]))
             self._drawn += 1
         return self._last[round_ - self._drawn - 1]
+
+    def _check_cohort(self, cohort: UnitIds) -> None:
+        """Refuse a cohort of a scheme that names a unit twice: the unit would add twice what is charged.
+
+        Raises:
+            ValueError: ids are repeated, not in order, or of no unit.
+        """
+        units = self._units + len(self._coins)
+        if len(cohort) and not (cohort[0] >= 0 and cohort[-1] < units and (np.diff(cohort) > 0).all()):
+            found = f"the cohort of round {self._drawn + 1} has ids that are repeated, not in order, or of no unit"
+            raise ValueError(f"{self._scheme}: {found}; expected: ids below {units} in ascending order, each once")
 
 
 def log_mean(logs: Floats, axis: int) -> Floats:

@@ -229,6 +229,23 @@ def test_attendance_answers_in_any_order(scheme):
         attendance.cohort_of(ROUNDS + 1)
 
 
+@pytest.mark.parametrize("cohort", [[3, 3], [4, 3], [-1, 3], [3, 50]], ids=["twice", "order", "below", "above"])
+def test_a_cohort_that_names_a_unit_twice_or_no_unit_is_refused(cohort):
+    """A unit that trains twice in a round adds twice what is charged."""
+
+    class Wrong(AllCheckIn):
+        def cohorts(self, rounds, units, seed):
+            yield np.arange(units)
+            yield np.array(cohort)
+
+    attendance = Attendance(Wrong(), 2, 50, seed=4)
+    assert len(attendance.cohort_of(1)) == 50
+    with pytest.raises(
+        ValueError, match=r"check_in.scheme all: the cohort of round 2 has ids .* below 50 in ascending"
+    ):
+        attendance.cohort_of(2)
+
+
 # --- what the contract cannot know ------------------------------------------------------------------------------------
 
 
