@@ -321,7 +321,7 @@ ALLOWED = {
         "open(self.baseFilename, 'a', encoding='utf-8', opener=as_its_folder)": "as engines/ray.py",
     },
     "report/style.py": {"open(file, 'wb', opener=as_its_folder)": "writes a picture"},
-    "federation/contracts.py": {"Path(inspect.getfile(base)).read_bytes()": "an installed package"},
+    "federation/contracts.py": {"each.read_bytes()": "an installed package"},
     "federation/kept_answers.py": {"file.read_bytes()": "the installed package itself"},
     "extensions/population/store.py": {
         "os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384)": "makes a new file",

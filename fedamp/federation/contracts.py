@@ -1,9 +1,9 @@
 """Remember which schemes of other packages have met their contract, and charge those that have not.
 
 A note in a folder of the cache says that a class has passed all tests of its contract (:mod:`fedamp.testing`). It names
-the code of the class and of its bases outside of fedamp, the version of its package, and the version of fedamp. So
-other code, or another version, has not met the contract yet. Such a scheme is charged as if nothing that it draws were
-hidden, unless ``privacy.unchecked`` says that its own word counts; then every epsilon of the run says so.
+the code of the packages of the class and of its bases outside of fedamp, the version of its package, and that of
+fedamp. So other code, or another version, has not met the contract yet. Such a scheme is charged as if nothing that it
+draws were hidden, unless ``privacy.unchecked`` says that its own word counts; then every epsilon of the run says so.
 
 The plan asks here for the scheme that is charged, ``fedamp.testing`` notes a pass, and ledgers record the words.
 """
@@ -21,6 +21,7 @@ from types import new_class
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedamp.base.files import cache_folder, write_atomically
+from fedamp.base.reading import read_regular
 from fedamp.base.section import Section
 from fedamp.base.start import Later
 from fedamp.base.version import version
@@ -60,17 +61,33 @@ def has_passed(kind: type) -> bool:
     return file is not None and file.is_file()
 
 
-def note_pass(kind: type) -> None:
+def note_pass(kind: type, tested: str = "") -> None:
     """Note that a class has met its contract.
 
     Nothing is noted with ``FEDAMP_CACHE=off``, or where the code of the class is in no file (a notebook).
 
     Args:
         kind: the class of the scheme; the pytest suites of :mod:`fedamp.testing` call this at their end.
+        tested: the keys with which it was tested, such as ``k 2, rounds 6``; empty: it has none that matter.
     """
     if (file := _note_file(kind)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(_identity_of(kind)).encode())
+        keys = sorted({*tested_keys(kind), tested} - {""})
+        write_atomically(file, json.dumps({**(_identity_of(kind) or {}), "tested": keys}).encode())
+
+
+def forget_pass(kind: type) -> None:
+    """Remove the note that a class has met its contract, because a test of it has failed."""
+    if (file := _note_file(kind)) is not None:
+        file.unlink(missing_ok=True)
+
+
+def tested_keys(kind: type) -> list[str]:
+    """Return the keys with which a class has met its contract, as :func:`note_pass` got them."""
+    file = _note_file(kind)
+    if file is None or not file.is_file():
+        return []
+    return list(json.loads(read_regular(file)).get("tested", ()))
 
 
 class _OpenCheckIn:
@@ -169,7 +186,8 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
         otherwise = "is charged without amplification"
         if scenario.privacy.unchecked:
             otherwise = "is charged as it says, unchecked"
-        met = "has met its contract" if has_passed(kind) else otherwise
+        tested = " and ".join(f"({keys})" for keys in tested_keys(kind))
+        met = f"has met its contract {tested}".rstrip() if has_passed(kind) else otherwise
         said.append(f"the scheme of {key} is {_class_name(kind)}, which {met}")
     return said
 
@@ -194,19 +212,33 @@ def _note_file(kind: type) -> Path | None:
 
 def _identity_of(kind: type) -> dict[str, object] | None:
     """Return the content of a note; None: the source of a base cannot be found."""
-    foreign = [base for base in kind.__mro__ if is_foreign(base) and base.__module__ not in ("builtins", "abc")]
     code = {}
-    for base in foreign:
-        if base.__module__.partition(".")[0] in ("pydantic", "typing", *sys.stdlib_module_names):
+    for base in filter(is_foreign, kind.__mro__):
+        if base.__module__.partition(".")[0] in ("pydantic", *sys.stdlib_module_names):
             continue
         try:
-            text = Path(inspect.getfile(base)).read_bytes()
+            code[path_of(base)] = _code_digest(base)
         except (OSError, TypeError):
             return None
-        code[path_of(base)] = hashlib.sha256(text).hexdigest()
     return {
         "class": path_of(kind),
         "code": code,
         "package": package_of(kind),
         "fedamp": version(),
     }
+
+
+def _code_digest(kind: type) -> str:
+    """Hash the code of the whole package of a class: its charge may rest on any module there.
+
+    Raises:
+        OSError, TypeError: its code is in no file.
+    """
+    file = Path(inspect.getfile(kind))
+    folders = getattr(sys.modules[kind.__module__.partition(".")[0]], "__path__", None)
+    files = [file] if folders is None else sorted(each for folder in folders for each in Path(folder).rglob("*.py"))
+    found = hashlib.sha256()
+    for each in files:
+        text = each.read_bytes()
+        found.update(f"{each.name} {len(text)}\n".encode() + text)
+    return found.hexdigest()

@@ -17,7 +17,7 @@ from scipy import stats
 
 from fedamp.accounting import Gaussian, RandomisedResponse, Repeat, epsilon_over_rounds, from_json
 from fedamp.federation.check_in import CheckIn
-from fedamp.testing.contract import UNLIKELY, Contract
+from fedamp.testing.contract import UNLIKELY, Contract, words_of_keys
 from fedamp.testing.privacy import ERRORS, HiddenSets
 
 DELTAS = (0.1, 1e-3)
@@ -59,6 +59,11 @@ class CheckInContract(Contract):
     def subject(cls) -> type | None:
         """Return the class of the scheme, which is noted as passed once all tests have."""
         return type(cls.scheme)
+
+    @classmethod
+    def keys_in_words(cls) -> str:
+        """Return the keys of the scheme, and the number of rounds."""
+        return ", ".join([*words_of_keys(cls.scheme), f"rounds {cls.rounds}"])
 
     @classmethod
     def fitted(cls, units: int) -> CheckIn:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedamp.accounting import Gaussian, from_json
 from fedamp.federation.submodels import Part, SubmodelScheme
 from fedamp.models.model import Model
-from fedamp.testing.contract import Contract
+from fedamp.testing.contract import Contract, words_of_keys
 from fedamp.testing.privacy import ERRORS, GROUPS, HiddenSets
 
 PLACES = 8
@@ -52,6 +52,11 @@ class SubmodelContract(Contract):
     def subject(cls) -> type | None:
         """Return the class of the scheme, which is noted as passed once all tests have."""
         return type(cls.scheme)
+
+    @classmethod
+    def keys_in_words(cls) -> str:
+        """Return the keys of the scheme."""
+        return ", ".join(words_of_keys(cls.scheme))
 
     def updates(self, seed: int, scale: float = 1.0, units: int = 0, round_: int = 1) -> NDArray[np.float64]:
         """Return the parts that units keep of updates of one number everywhere.
