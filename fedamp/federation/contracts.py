@@ -5,6 +5,9 @@ the code of the packages of the class and of its bases outside of fedamp, the ve
 fedamp. So other code, or another version, has not met the contract yet. Such a scheme is charged as if nothing that it
 draws were hidden, unless ``privacy.unchecked`` says that its own word counts; then every epsilon of the run says so.
 
+What no contract tests is refused unless ``privacy.unchecked`` is set: noise, aggregations, transforms and sections of
+other packages, and correlated noise together with their check-in schemes.
+
 The plan asks here for the scheme that is charged, ``fedamp.testing`` notes a pass, and ledgers record the words.
 """
 
@@ -26,8 +29,10 @@ from fedamp.base.section import Section
 from fedamp.base.start import Later
 from fedamp.base.version import version
 from fedamp.extension import path_of
+from fedamp.federation import facts
 from fedamp.federation.choices import FAMILIES
 from fedamp.federation.facts import AnyScenario
+from fedamp.federation.first_releases import asked_releases
 
 if TYPE_CHECKING:
     from fedamp import accounting
@@ -125,37 +130,46 @@ def foreign_schemes(scenario: AnyScenario) -> dict[str, type]:
     named["server.optimizer"] = scenario.server.kind
     steps = getattr(scenario.data, "transform", ())
     named |= {f"data.transform.{place}": type(step) for place, step in enumerate(steps)}
+    named |= {key: type(section) for key, section in scenario.sections.items()}
+    named |= {each.path: type(each) for each in asked_releases(scenario)}
     return {key: kind for key, kind in named.items() if is_foreign(kind)}
 
 
-def charged_as(scheme: S, key: str, unchecked: bool) -> S:
-    """Return the scheme with the charge that counts: its own one, or that without amplification.
+def charged_as(scheme: S, key: str, scenario: AnyScenario) -> S:
+    """Return a scheme of a plan with the charge that counts: its own one, or that without amplification.
 
     Args:
-        scheme: of the key ``check_in`` or ``submodels``.
+        scheme: of the key ``check_in`` or ``submodels``, fitted to the plan.
         key: which of the two.
-        unchecked: whether the scheme's own charge counts though its contract has not passed.
+        scenario: it names the scheme. The class that it names must have met its contract, and also the class of
+            ``scheme``, because a scheme of another package may be fitted to another class.
 
     Returns:
         The scheme itself, or one of a new class that draws alike, and charges more.
     """
     kind = type(scheme)
-    if not is_foreign(kind) or unchecked or has_passed(kind):
+    foreign = {each for each in (kind, type(getattr(scenario, key))) if is_foreign(each)}
+    if scenario.privacy.unchecked or all(map(has_passed, foreign)):
         return scheme
     openly = new_class(f"Open{kind.__name__}", (_OPEN[key], kind))
     return openly.model_construct(scheme.model_fields_set, **dict(scheme))  # type: ignore[attr-defined, no-any-return]
 
 
 def refuse_unproved(scenario: AnyScenario) -> None:
-    """Refuse schemes of other packages that cannot be charged openly, unless ``privacy.unchecked`` is set.
+    """Refuse what other packages add and cannot be charged openly, unless ``privacy.unchecked`` is set.
 
     Raises:
-        ValueError: an optimizer has not met its contract; or noise, an aggregation or a transform has no contract.
+        ValueError: an optimizer has not met its contract; noise, an aggregation, a transform or a section has no
+            contract; or noise is correlated, which the contract of check-in does not test.
     """
-    for key, kind in foreign_schemes(scenario).items():
-        if key in _OPEN or scenario.privacy.unchecked or (key in _CONTRACTS and has_passed(kind)):
+    for key, kind in {} if scenario.privacy.unchecked else foreign_schemes(scenario).items():
+        if key == "check_in" and facts.NOISE_INDEPENDENT not in scenario.privacy.noise.keeps:
+            noise = f"privacy.noise.scheme {scenario.privacy.noise.scheme}"
+            why = f"no contract tests the charge of check_in {_class_name(kind)} with it"
+            raise ValueError(f"{noise}: {why}; expected: scheme independent, or privacy.unchecked: true")
+        if key in _OPEN or (key in _CONTRACTS and has_passed(kind)):
             continue
-        why, expected = "is of another package, and no contract of fedamp covers it", "a scheme of fedamp"
+        why, expected = "is of another package, and no contract of fedamp covers it", "it is left out"
         if key in _CONTRACTS:
             why, expected = "has not met its contract on this machine", f"its {_CONTRACTS[key]} has passed"
         raise ValueError(f"{key}: {_class_name(kind)} {why}; expected: {expected}, or privacy.unchecked: true")

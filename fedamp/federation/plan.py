@@ -140,8 +140,8 @@ class Plan:
         A scheme of another package is charged without amplification unless its contract has passed
         (:mod:`fedamp.federation.contracts`).
         """
-        asked = charged_as(self.scenario.check_in, "check_in", self.scenario.privacy.unchecked)
-        return asked.fitted_to(self.coefficients, self.units)
+        fitted = self.scenario.check_in.fitted_to(self.coefficients, self.units)
+        return charged_as(fitted, "check_in", self.scenario)
 
     @property
     def adjacency(self) -> str:
@@ -205,7 +205,7 @@ class Plan:
     @cached_property
     def submodels(self) -> SubmodelScheme:
         """Submodel scheme: which part of the model a unit trains, and how much hiding that saves."""
-        return charged_as(self.scenario.submodels, "submodels", self.scenario.privacy.unchecked)
+        return charged_as(self.scenario.submodels, "submodels", self.scenario)
 
     @cached_property
     def clipping(self) -> ClippingRule:

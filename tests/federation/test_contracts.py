@@ -1,4 +1,4 @@
-"""A note tells that a class has met its contract, with which code and keys."""
+"""What no contract has tested is charged openly, or is refused: schemes and sections of other packages."""
 
 import importlib
 import sys
@@ -6,18 +6,39 @@ from typing import Literal
 
 import pytest
 
+from fedamp.accounting import Gaussian, Repeat
+from fedamp.federation import facts
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.contracts import (
     assumptions_of,
     forget_pass,
     has_passed,
     note_pass,
+    refuse_unproved,
+    unchecked_words,
 )
+from fedamp.federation.optional import OptionalSection
+from fedamp.federation.plan import make_plan
 from tests.federations import small
 
 
 class OwnCheckIn(BalancedCheckIn):
     scheme: Literal["own"] = "own"
+    keeps = BalancedCheckIn.keeps | {facts.ROUNDS_APART}  # a claim; the rounds of a unit may be neighbours
+
+    def fitted_to(self, coefficients, units):
+        return OwnCheckIn(k=self.k)  # of the class itself, not of that of ``self``
+
+
+class RefittedCheckIn(OwnCheckIn):
+    scheme: Literal["refitted"] = "refitted"
+
+
+class Quiet(OptionalSection):
+    keeps = facts.FACTS
+
+    def charge_part(self, plan, part, release, kind):
+        return Gaussian(10 * release.noise_multiplier)
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +48,40 @@ def cache(monkeypatch, tmp_path):
 
 def with_check_in(kind, *overrides):
     return small("rounds=4", "check_in={scheme: all}", *overrides).model_copy(update={"check_in": kind(k=2)})
+
+
+@pytest.mark.parametrize("kind", [OwnCheckIn, RefittedCheckIn])
+def test_a_scheme_that_is_fitted_to_another_class_is_charged_openly_too(kind):
+    plan = make_plan(with_check_in(kind), units=60)
+    assert plan.charge.mechanism == Repeat(Gaussian(1.0), 4)
+    note_pass(kind)
+    plan = make_plan(with_check_in(kind), units=60)
+    assert (plan.charge.mechanism == Repeat(Gaussian(1.0), 4)) == (kind is RefittedCheckIn), "OwnCheckIn has not passed"
+    note_pass(OwnCheckIn)
+    assert make_plan(with_check_in(kind), units=60).charge.mechanism == OwnCheckIn(k=2).charge(Gaussian(1.0), 4)
+
+
+def test_correlated_noise_is_refused_with_a_scheme_that_was_tested_without_it():
+    banded = small("rounds=4", "check_in={scheme: classes, k: 2, classes: 2}", "privacy.noise={scheme: banded}").privacy
+    asked = with_check_in(OwnCheckIn).model_copy(update={"privacy": banded})
+    note_pass(OwnCheckIn)
+    with pytest.raises(ValueError, match=r"noise.scheme banded: no contract tests the charge of check_in .*OwnCheckIn"):
+        refuse_unproved(asked)
+    unchecked = banded.model_copy(update={"unchecked": True})
+    refuse_unproved(asked.model_copy(update={"privacy": unchecked}))
+
+
+def test_a_section_of_another_package_is_refused_unless_it_is_unchecked(monkeypatch):
+    asked = small()
+    monkeypatch.setattr(type(asked), "sections", property(lambda scenario: {"quiet": Quiet()}))
+    with pytest.raises(
+        ValueError, match=r"^quiet: .*:Quiet .*no contract of fedamp covers it; expected: it is left out"
+    ):
+        refuse_unproved(asked)
+    unchecked = asked.model_copy(update={"privacy": asked.privacy.model_copy(update={"unchecked": True})})
+    refuse_unproved(unchecked)
+    assert "quiet" in unchecked_words(unchecked)
+    assert any("quiet" in said and "unchecked" in said for said in assumptions_of(unchecked))
 
 
 def test_a_pass_is_of_the_code_of_the_whole_package(monkeypatch, tmp_path):
