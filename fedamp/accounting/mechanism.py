@@ -162,9 +162,16 @@ class Mechanism:
     kinds: ClassVar[dict[str, type["Mechanism"]]] = {}
 
     def __init_subclass__(cls, *, is_kind: bool = True, **kwargs: Any) -> None:
-        """Register a kind by its class name, which JSON holds; bases of kinds say ``is_kind=False``."""
+        """Register a kind by its class name, which JSON holds; bases of kinds say ``is_kind=False``.
+
+        Raises:
+            ValueError: another module has a kind of this name, which ledgers may hold.
+        """
         super().__init_subclass__(**kwargs)
         if is_kind:
+            known = Mechanism.kinds.setdefault(cls.__name__, cls)
+            if known.__module__ != cls.__module__:
+                raise ValueError(f"kind {cls.__name__} is that of {known.__module__}; expected: another name for {cls}")
             Mechanism.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:

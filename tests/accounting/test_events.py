@@ -24,6 +24,7 @@ from fedamp.accounting import (
     Poisson,
     RandomisedResponse,
     RandomSelection,
+    Release,
     Repeat,
     Submodels,
     WithoutReplacement,
@@ -113,6 +114,15 @@ def test_a_finer_answer_is_asked_for_by_its_precision():
 def test_malformed_json_is_refused(value, message):
     with pytest.raises(ValueError, match=message):
         from_json(value)
+
+
+def test_a_kind_of_another_module_takes_no_name_that_ledgers_hold():
+    """Else a package with a class Gaussian would decide what all ledgers with Gaussian noise cost."""
+    with pytest.raises(
+        ValueError, match=r"kind Gaussian is that of fedamp.accounting.releases; expected: another name"
+    ):
+        type("Gaussian", (Release,), {"__module__": "mylab.noise"})
+    assert from_json({"kind": "Gaussian", "noise_multiplier": 1.0}) == Gaussian(1.0)
 
 
 BAD_ARGUMENTS = [
