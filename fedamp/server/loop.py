@@ -87,10 +87,9 @@ def rounds(
                         preflight.check_training(inputs)
                     journal.wait_for_nodes(grid)
                     hooks.before_question()
-                    strategy.units_left = hooks.units_left()
-                    began = perf_counter()
+                    units_left, began = hooks.units_left(), perf_counter()
                     # 1. Order: the hidden cohort of the round is assigned to nodes, each with its submodel.
-                    asked = strategy.order_round(round_, grid)
+                    asked = strategy.order_round(round_, grid, units_left=units_left)
                     # 2. Train: each node trains its units, clips each update, and adds them up. Meanwhile the next
                     # cohort is drawn.
                     following = meanwhile.submit(strategy.draw_round, round_ + 1) if round_ < plan.last_round else None
@@ -120,8 +119,7 @@ def rounds(
             with journal.concluded_on_failure():
                 if journal.lacks_side_release:
                     hooks.before_question()
-                    strategy.units_left = hooks.units_left()
-                    if (side := play_side_sum(strategy, grid)) is not None:
+                    if (side := play_side_sum(strategy, grid, units_left=hooks.units_left())) is not None:
                         journal.ledger.enter_side_release(side)
         journal.finish()
         journal.check_trained(grid)
@@ -198,7 +196,7 @@ def _with_first_releases(inputs: RunInputs, grid: Grid, known: LedgerRecord | No
     return inputs
 
 
-def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
+def ask(strategy: PrivateStrategy, grid: Grid, round_: int, units_left: frozenset[int] = frozenset()) -> Aggregate:
     """Take the first three steps of a round alone: order, train, sum. Nothing is released, and no file is written.
 
     An audit and tests call it; :func:`rounds` has the same steps, and draws the next cohort meanwhile.
@@ -207,11 +205,12 @@ def ask(strategy: PrivateStrategy, grid: Grid, round_: int) -> Aggregate:
         strategy: in the state after the round before.
         grid: the nodes.
         round_: from 1.
+        units_left: as of :meth:`fedamp.strategies.private.PrivateStrategy.order_round`.
 
     Returns:
         The sum of the clipped updates; it is private.
     """
-    return _collect_sum(strategy, grid, strategy.order_round(round_, grid))
+    return _collect_sum(strategy, grid, strategy.order_round(round_, grid, units_left=units_left))
 
 
 def _collect_sum(strategy: PrivateStrategy, grid: Grid, asked: AskedRound) -> Aggregate:
@@ -221,7 +220,12 @@ def _collect_sum(strategy: PrivateStrategy, grid: Grid, asked: AskedRound) -> Ag
     return strategy.sum_replies(asked, replies)
 
 
-def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64] | None = None) -> SideRelease | None:
+def play_side_sum(
+    strategy: PrivateStrategy,
+    grid: Grid,
+    units: NDArray[np.int64] | None = None,
+    units_left: frozenset[int] = frozenset(),
+) -> SideRelease | None:
     """Ask some units for their side sum over the strategy's model, and release it; nothing is written down.
 
     It costs :meth:`fedamp.federation.side_sums.SideSum.cost`, which the caller has reserved.
@@ -230,6 +234,7 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
         strategy: in the state whose model the units get.
         grid: the nodes.
         units: ids, int64; default: all.
+        units_left: as of :meth:`fedamp.strategies.private.PrivateStrategy.order_side_sum`.
 
     Returns:
         The release; None if its sum is lost, which costs the same.
@@ -238,7 +243,7 @@ def play_side_sum(strategy: PrivateStrategy, grid: Grid, units: NDArray[np.int64
         FederationError: too few of them answered; nothing was released.
     """
     side, count = strategy.plan.side_sum, strategy.plan.units if units is None else len(units)
-    aggregate = _collect_sum(strategy, grid, strategy.order_side_sum(grid, units))
+    aggregate = _collect_sum(strategy, grid, strategy.order_side_sum(grid, units, units_left))
     assert side is not None, "the strategy has asked for it"
     strategy.pipeline.check_reported(side.key, count, aggregate)
     aggregate.check_possible()

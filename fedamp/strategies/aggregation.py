@@ -113,7 +113,7 @@ class Aggregate(UpdateCounts):
         sums: float64 by name, new arrays: the release adds its noise to them.
         reported: units whose update is in the sums; those that failed are among them, and add zero.
         asked_nodes, refused_nodes: how many were asked, and how many replies were refused.
-        units_left: units of the cohort that were not asked, because their people have left.
+        left_out: units of the cohort that were not asked, because their people have left.
         oversized_nodes: how many sums the server clipped to (clip x units): their nodes are faulty or malicious.
         noisy_nodes: nodes in the sum, each with its share of the noise (secure aggregation); None: no noise is in it.
         noise_surplus: variance of the noise over the one that is charged, minus 1; None: the server adds exactly that.
@@ -128,7 +128,7 @@ class Aggregate(UpdateCounts):
     asked_nodes: int
     reported: int = 0
     refused_nodes: int = 0
-    units_left: int = 0
+    left_out: int = 0
     oversized_nodes: int = 0
     noisy_nodes: int | None = None
     noise_surplus: float | None = None

@@ -235,7 +235,7 @@ class ReleasePipeline:
         """
         if aggregate.noisy_nodes is not None:
             return
-        scenario, reported, scheduled = self.plan.scenario, aggregate.reported, scheduled - aggregate.units_left
+        scenario, reported, scheduled = self.plan.scenario, aggregate.reported, scheduled - aggregate.left_out
         unit, quorum = scenario.privacy.unit, scenario.federation.quorum
         quorum = DEFAULT_QUORUM if quorum is None else quorum
         if 0 < reported <= aggregate.failed:

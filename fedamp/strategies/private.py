@@ -81,13 +81,13 @@ class AskedRound:
         round: number of the round, from 1; the one after the last round has a side sum alone.
         orders: by the id of the node.
         messages: of the orders, to be sent.
-        units_left: number of units of the cohort that got no order, because their people have left.
+        left_out: number of units of the cohort that got no order, because their people have left.
     """
 
     round: int
     orders: Mapping[int, RoundOrder] = field(default_factory=dict)
     messages: Sequence[Message] = ()
-    units_left: int = 0
+    left_out: int = 0
 
 
 class PrivateStrategy(Strategy):
@@ -108,7 +108,6 @@ class PrivateStrategy(Strategy):
         roster: the nodes and their units.
         collected: the private sum of the last round, None while clients train. It must stay on the server.
         dummies: whether every node trains all its units in this round, so that check-ins stay hidden from nodes.
-        units_left: ids of units that get no order any more (:meth:`fedamp.server.observers.RunHooks.units_left`).
     """
 
     def __init__(self, pipeline: ReleasePipeline, task: ClientTask, state: ServerState) -> None:
@@ -121,7 +120,6 @@ class PrivateStrategy(Strategy):
         self._batches: dict[int, list[Rows]] = {}  # by round
         self._draws_ahead = False  # whether nodes are told of the next round
         self.dummies = False
-        self.units_left: frozenset[int] = frozenset()
 
     def round_bytes(self, units: int) -> int:
         """Count the bytes of an order with the whole model and of its answer, for a node that hosts so many units."""
@@ -166,7 +164,9 @@ class PrivateStrategy(Strategy):
         self._asked = self.order_round(server_round, grid, config)
         return self._asked.messages
 
-    def order_round(self, round_: int, grid: Grid, config: ConfigRecord | None = None) -> AskedRound:
+    def order_round(
+        self, round_: int, grid: Grid, config: ConfigRecord | None = None, units_left: frozenset[int] = frozenset()
+    ) -> AskedRound:
         """Make an order for every node that hosts a unit of the cohort.
 
         A node gets a submodel instead of the model if its units train only that one. With dummies every node of the
@@ -176,6 +176,7 @@ class PrivateStrategy(Strategy):
             round_: from 1.
             grid: the nodes.
             config: for a custom app.
+            units_left: ids of units that get no order any more (:meth:`fedamp.server.observers.RunHooks.units_left`).
 
         Raises:
             FederationError: the round would exceed the budget.
@@ -191,7 +192,8 @@ class PrivateStrategy(Strategy):
         self.collected = None  # its sums would be in memory while clients train
         batches, all_answer = None if masked and plan.nodes_draw else self._batches[round_], masked or self.dummies
         cells = math.prod(self.pipeline.parts_of_sum(round_).shapes.get(SIDE_SUM, (0,)))
-        (assigned, units_left), orders = self._assigned(grid, batches, all_answer), dict[int, RoundOrder]()
+        assigned, left_out = self._assigned(grid, batches, all_answer, units_left)
+        orders = dict[int, RoundOrder]()
         for node, units in assigned.items():
             submodels = set(units["submodel"][units["id"] != NO_UNIT].tolist())
             one = len(submodels) == 1 and node not in self.roster.everywhere and not (all_answer or cells)
@@ -200,9 +202,11 @@ class PrivateStrategy(Strategy):
         if self._draws_ahead:
             ahead = self.roster.assign(self._batches.get(round_ + 1, ()))
             orders = {node: replace(each, following=ahead.get(node, each.following)) for node, each in orders.items()}
-        return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
+        return self._with_messages(grid, AskedRound(round_, orders, left_out=left_out))
 
-    def order_side_sum(self, grid: Grid, units: NDArray[np.int64] | None = None) -> AskedRound:
+    def order_side_sum(
+        self, grid: Grid, units: NDArray[np.int64] | None = None, units_left: frozenset[int] = frozenset()
+    ) -> AskedRound:
         """Make an order for every node that hosts some units, to ask for their side sum over the released model.
 
         The replies go to :meth:`sum_replies`, whose sum goes to :meth:`ReleasePipeline.side_release`: one use of the
@@ -211,6 +215,7 @@ class PrivateStrategy(Strategy):
         Args:
             grid: the nodes.
             units: ids, int64; default: all.
+            units_left: as of :meth:`order_round`.
         """
         side, plan = self.plan.side_sum, self.plan
         assert side is not None, "the scenario has a side sum"
@@ -220,11 +225,13 @@ class PrivateStrategy(Strategy):
         order = RoundOrder(
             self._task_json, round_, (1.0,), arrays=self.state.model, cells=side.number_of_cells, trains=False
         )
-        assigned, units_left = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid))
+        assigned, left_out = self._assigned(grid, batches, self.pipeline.aggregator.plays(grid), units_left)
         orders = {node: replace(order, rows=own) for node, own in assigned.items()}
-        return self._with_messages(grid, AskedRound(round_, orders, units_left=units_left))
+        return self._with_messages(grid, AskedRound(round_, orders, left_out=left_out))
 
-    def _assigned(self, grid: Grid, batches: Iterable[Rows] | None, all_answer: bool) -> tuple[dict[int, Rows], int]:
+    def _assigned(
+        self, grid: Grid, batches: Iterable[Rows] | None, all_answer: bool, units_left: frozenset[int]
+    ) -> tuple[dict[int, Rows], int]:
         """Assign units to nodes; in a deployment there are rows for all units that a node hosts.
 
         Args:
@@ -232,12 +239,13 @@ class PrivateStrategy(Strategy):
             batches: rows of units that may train together; None: the nodes draw who trains, and each is told which of
                 its units have left.
             all_answer: whether nodes without any of them are asked, too, so that all nodes do the same.
+            units_left: as of :meth:`order_round`.
 
         Returns:
             The rows of each node, by its id; and how many units of the batches are left out.
         """
         self.roster.refresh(grid, self.plan.scenario.federation.round_deadline, self._task_json)
-        left, left_out = sorted(self.units_left), 0
+        left, left_out = sorted(units_left), 0
         if batches is None:
             batches = [rows(left, bytes(rng.SEED_BYTES), counted=False)] if left else []
         elif left:
@@ -281,7 +289,7 @@ class PrivateStrategy(Strategy):
         names = {node: roster.name(node) for node in asked.orders}
         self.collected = self.pipeline.sum_replies(self.state, asked.round, honest, asked.orders, names)
         self.collected.refused_nodes += len(came) - len(honest)
-        self.collected.units_left = asked.units_left
+        self.collected.left_out = asked.left_out
         failed = [reply for reply in honest if reply.has_error()]
         again = [reply for reply in failed if reply.error.code == flower.STARTED_AGAIN]
         roster.forget({reply.metadata.src_node_id for reply in again})

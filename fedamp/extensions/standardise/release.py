@@ -90,8 +90,7 @@ class PrivateMeans(FirstRelease):
         parameters = {KEY: np.zeros((2, before.input_shape[0]), np.float32)}
         pipeline = ReleasePipeline(plan, ModelParts.of(parameters), undivided, plan.noise)
         strategy = PrivateStrategy(pipeline, task, pipeline.start(parameters))
-        strategy.units_left = units_left
-        asked = strategy.order_round(1, grid)
+        asked = strategy.order_round(1, grid, units_left=units_left)
         replies = grid.send_and_receive(asked.messages, timeout=plan.scenario.federation.round_deadline)
         release = strategy.release(1, strategy.sum_replies(asked, replies))
         return self.step.released(release.parameters[KEY], plan.units)

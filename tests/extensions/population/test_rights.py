@@ -263,9 +263,8 @@ def test_nodes_that_draw_the_check_ins_leave_out_who_has_left_and_the_run_goes_o
         Deployment({name: {"hosts": units} for name, units in FIVE.items()}),
     )
     for round_, left in ((1, frozenset()), (2, frozenset({1, 9, 10}))):
-        consortium.strategy.units_left = alone.units_left = left
-        consortium.play()
-        alone.release(round_, ask(alone, grid, round_))
+        consortium.play(units_left=left)
+        alone.release(round_, ask(alone, grid, round_, left))
         assert_same_model(consortium.strategy, alone)
     told = [order_in(message) for message in consortium.told["masked"]]
     assert sorted(unit for order in told[5:] for unit in order.ids) == [1, 9, 10]

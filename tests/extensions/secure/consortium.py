@@ -61,11 +61,11 @@ class Consortium(Deployment):
         self.folder, self.dropped, self.spoiled, self.seen, self.told = folder, {}, {}, [], {}
         self.strategy: PrivateStrategy = self.prepared.strategy(self.prepared.state)
 
-    def play(self, rounds: int = 1) -> PrivateStrategy:
+    def play(self, rounds: int = 1, units_left: frozenset[int] = frozenset()) -> PrivateStrategy:
         """Rounds up to and with their releases."""
         for _ in range(rounds):
             round_ = self.strategy.state.round + 1
-            self.strategy.release(round_, ask(self.strategy, self, round_))
+            self.strategy.release(round_, ask(self.strategy, self, round_, units_left))
         return self.strategy
 
     def send_and_receive(self, messages, *, timeout=None) -> list[Message]:
