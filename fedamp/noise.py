@@ -29,7 +29,7 @@ import numpy as np
 from fedamp import rng
 from fedamp.base.arrays import Arrays, Floats, State, Sums
 
-TOTAL_VARIATION = 2.0**-280  # upper bound for a released number against the exact one
+TOTAL_VARIATION = 2.0**-280
 """Upper bound on the total variation distance between the law of one released number and the exact one."""
 
 _STEPS = 18  # log2 of the multiples of the grid in a standard deviation: at least as many, and less than twice

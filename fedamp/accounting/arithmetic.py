@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 Array = NDArray[np.float64]
 
-UNIT = 2.0**-53  # largest relative error of one floating-point operation
+UNIT = 2.0**-53
 """Largest relative error of one floating-point operation."""
 
 _LARGEST_TABLE = 1_000_000  # log factorials up to here are kept in a table

@@ -216,7 +216,7 @@ class Group(OfOne):
         Raises:
             NotEvaluable: other releases, or more people.
         """
-        precision, others = self.mechanism.product_factors()
+        beside, others = self.mechanism.product_factors()
         parts: list[Factor] = []
         for other, times in others.items():
             found = other.participation()
@@ -224,8 +224,8 @@ class Group(OfOne):
             if self.size != 2 or rest or not signal:
                 raise NotEvaluable("only two people in rounds of Gaussian noise are sampled together")
             parts.append(PairOfPeople(GaussianRound(signal**-0.5), found.chances, found.rounds, times, found.rounding))
-        if precision:
-            parts.append(HiddenRounds(GaussianRound(precision**-0.5 / 2), (0.0, 1.0), 1))
+        if beside:
+            parts.append(HiddenRounds(GaussianRound(beside**-0.5 / 2), (0.0, 1.0), 1))
         run = SampledRun(tuple(parts))
         return SampledProfile(run, run, is_one_sided=True)
 

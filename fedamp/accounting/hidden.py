@@ -552,9 +552,9 @@ class HiddenRoundsOfRun(Hidden, is_kind=False):
         return one_of(parts, found.rounding + 64 * (math.lgamma(found.rounds + 1) + 1) * UNIT)
 
 
-_MOST_SIZES = 2000  # of a set of rounds, in closed form
+_MOST_SIZES = 2000
 """The most sizes of a set of rounds in closed form."""
-_EXACT_ORDER = 5  # up to which order the moments of several hidden rounds are exact; there are too many overlaps beyond
+_EXACT_ORDER = 5
 """The highest order at which moments of several hidden rounds are exact; beyond, there are too many overlaps."""
 
 

@@ -57,7 +57,7 @@ from fedamp.accounting.bounds import (
     check_weights,
 )
 
-DEFAULT_POINTS = 1200  # points of a law; the width of a bracket falls with their square, the time rises with it
+DEFAULT_POINTS = 1200
 """Points of a law; the width of a bracket falls with their square, the time rises with it."""
 
 _TINY = 1e-290  # below this a mass has lost digits to underflow, and a ratio formed with it means nothing
@@ -277,7 +277,7 @@ class PointProfile:
         return float(self.log_ratio[index]) + float(np.log1p(-rise)) if rise < 1 else -np.inf
 
 
-RATIO_LIMIT = 600.0  # largest |log ratio| that enters a mean: beyond it masses and ratios leave floating point
+RATIO_LIMIT = 600.0
 """Largest absolute log ratio that enters a mean: beyond it masses and ratios leave floating point."""
 
 

@@ -537,8 +537,8 @@ class Mechanism:
             times: how often the mechanism itself is repeated.
 
         Returns:
-            The sum of 1 / noise multiplier² over all Gaussian factors (0: none), and the other factors with their
-            numbers.
+            The squared signal-to-noise ratio of all Gaussian factors together, the sum of 1 / noise multiplier² (0:
+            none); and the other factors with their numbers.
 
         Example:
             >>> from fedamp.accounting import Compose, Gaussian, Laplace, Repeat
@@ -772,7 +772,7 @@ class Mechanism:
         Raises:
             NotEvaluable: a round, or the rest, has no numerical law.
         """
-        precision, others = self.product_factors()
+        signal, others = self.product_factors()
         dependent, hidden, rest = list[tuple[Factor, Factor]](), list[tuple[Factor, Factor]](), dict[Mechanism, int]()
         for other, times in others.items():
             if other.is_hidden_factor:
@@ -780,8 +780,8 @@ class Mechanism:
                 (hidden if isinstance(both[0], HiddenRounds) else dependent).append(both)
             else:
                 rest[other] = times
-        if rest or precision:
-            noise = 1 / min(precision**-0.5, 1e50) ** 2 if precision else 0.0
+        if rest or signal:
+            noise = 1 / min(signal**-0.5, 1e50) ** 2 if signal else 0.0
             hidden.append(Participation(self, (0.0, 1.0), 1).as_factors(noise, rest))
         uppers, lowers = zip(*dependent, *hidden, strict=True)
         upper = SampledRun(uppers)
@@ -1007,12 +1007,12 @@ class Participation:
     rounding: float = 0.0
 
     def as_factors(
-        self, precision: float, others: Mapping[Mechanism, int], times: int = 1
+        self, signal: float, others: Mapping[Mechanism, int], times: int = 1
     ) -> tuple[HiddenRounds, HiddenRounds]:
         """Return the factor of X that these rounds make, for upper and for lower ends; one object if it is exact.
 
         Args:
-            precision: of the Gaussian in a round, 1 / noise multiplier²; 0: none.
+            signal: squared signal-to-noise ratio of the Gaussian in a round, 1 / noise multiplier²; 0: none.
             others: the other factors of a round, with their numbers.
             times: how often X has it.
 
@@ -1021,10 +1021,10 @@ class Participation:
         """
         upper: Round
         lower: Round
-        if precision and not others:
-            upper = lower = GaussianRound(precision**-0.5)
+        if signal and not others:
+            upper = lower = GaussianRound(signal**-0.5)
         else:
-            law = law_of_product(precision, tuple(others.items()), DEFAULT_DETAIL)
+            law = law_of_product(signal, tuple(others.items()), DEFAULT_DETAIL)
             upper = FiniteRound(law.upper, law.rounding)
             lower = upper if law.lower is law.upper else FiniteRound(law.lower, law.rounding)
         above = HiddenRounds(upper, self.chances, self.rounds, times, self.rounding)
@@ -1150,20 +1150,20 @@ def log_moments(event: Mechanism, highest: int) -> Array:
 
 
 @lru_cache(maxsize=64)
-def law_of_product(precision: float, others: tuple[tuple[Mechanism, int], ...], detail: Detail) -> Law:
+def law_of_product(signal: float, others: tuple[tuple[Mechanism, int], ...], detail: Detail) -> Law:
     """Return the law of independent factors, with all Gaussian ones put together.
 
     The likelihood ratio of a composition is the product of the ratios (Zhu, Dong, Wang 2022, Theorem 10), and 1 / s² of
     Gaussian factors adds up.
 
     Args:
-        precision: sum of 1 / noise multiplier² of the Gaussian factors; 0: none.
+        signal: sum of 1 / noise multiplier² of the Gaussian factors; 0: none.
         others: the other factors, with their numbers.
         detail: of each law.
     """
     laws: list[tuple[Law, int]] = []
-    if precision:
-        together = Law.gaussian(precision**-0.5, points=detail.points, reach=detail.reach)
+    if signal:
+        together = Law.gaussian(signal**-0.5, points=detail.points, reach=detail.reach)
         laws.append((together if detail.with_lower else together.upper_only(), 1))
     for other, times in others:
         if not other.releases_nothing:

@@ -507,8 +507,8 @@ class Product(Mechanism, is_kind=False):
 
     def law(self, detail: Detail) -> Law:
         """Multiply the laws of independent factors, Gaussians put together (Zhu, Dong, Wang 2022, Theorem 10)."""
-        precision, others = self.product_factors()
-        return law_of_product(precision, tuple(others.items()), detail)
+        signal, others = self.product_factors()
+        return law_of_product(signal, tuple(others.items()), detail)
 
     def moments(self) -> Moments:
         """Log moments add up."""
@@ -517,8 +517,8 @@ class Product(Mechanism, is_kind=False):
 
     def all_outcomes(self) -> Outcomes:
         """Multiply the outcomes of the factors; Gaussian factors have too many (NotEvaluable)."""
-        precision, others = self.product_factors()
-        if precision:
+        signal, others = self.product_factors()
+        if signal:
             raise NotEvaluable("Gaussian releases have too many outcomes")
         return Outcomes.product((outcomes_of(part), times) for part, times in others.items())
 
@@ -631,12 +631,12 @@ class Compose(Product):
 
     def product_factors(self, times: int = 1) -> tuple[float, dict[Mechanism, int]]:
         """Gaussian parts add up to one; equal others are counted."""
-        precision, others = 0.0, Counter[Mechanism]()
+        signal, others = 0.0, Counter[Mechanism]()
         for part in self.mechanisms:
             more, rest = part.product_factors(times)
-            precision += more
+            signal += more
             others.update(rest)
-        return precision, dict(others)
+        return signal, dict(others)
 
     def signal_to_noise(self) -> float | None:
         """Signals of independent statistics add up; one part without a Gaussian one leaves none."""
@@ -729,7 +729,7 @@ def composed(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
     return Compose([Repeat(each, times) for each, times in parts] or [NOTHING])
 
 
-NOTHING = Repeat(NotPrivate(), 0)  # the release that says nothing, for any neighbouring relation
+NOTHING = Repeat(NotPrivate(), 0)
 """The release that says nothing, for any neighbouring relation."""
 
 

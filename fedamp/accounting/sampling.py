@@ -103,9 +103,9 @@ class GaussianRound:
             Ratios x, shape (draws, rounds), and the logs of their products, shape (draws,).
         """
         ratios = rng.standard_normal((len(counts), int(counts[0].sum())))
-        precision = 1 / self.noise_multiplier
-        shifts = np.broadcast_to((exponents - 0.5) * precision**2, counts.shape)  # of each row's classes
-        ratios *= precision
+        deviation = 1 / self.noise_multiplier  # of log x
+        shifts = np.broadcast_to((exponents - 0.5) * deviation**2, counts.shape)  # of each row's classes
+        ratios *= deviation
         ratios += np.repeat(shifts.ravel(), counts.ravel()).reshape(ratios.shape)
         log_of_products = ratios.sum(axis=1)
         with np.errstate(over="ignore"):  # refused where X is computed
@@ -1055,10 +1055,10 @@ class RemoveProposal(Proposal):
         assert isinstance(factor, HiddenRounds)
         assert isinstance(factor.round, GaussianRound)
         assert isinstance(tilted, _Tilted)
-        precision = 1 / factor.round.noise_multiplier
-        common = (log_of_products - counts @ ((tilted.exponents - 0.5) * precision**2)) / factor.rounds
+        deviation = 1 / factor.round.noise_multiplier  # of log x
+        common = (log_of_products - counts @ ((tilted.exponents - 0.5) * deviation**2)) / factor.rounds
         parts = (np.arange(many) + rng.random((len(counts), 1))) / many
-        other: Array = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (precision / math.sqrt(factor.rounds))
+        other: Array = ndtri(np.clip(parts, UNIT, 1 - UNIT)) * (deviation / math.sqrt(factor.rounds))
         return np.asarray(np.exp(other - common[:, None]))
 
     def draw_beginnings(self, rng: np.random.Generator, draws: int, parts: Beginnings) -> tuple[Array, Array]:
@@ -1257,7 +1257,7 @@ class Block(Proposal):
 
 # Certified means of bounded draws.
 
-SEED = 20260713  # of the accountant's own coins, which are independent of all data
+SEED = 20260713
 """Seed of the accountant's own coins, which are independent of all data."""
 
 _BATCH = 1_500_000

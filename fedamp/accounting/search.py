@@ -635,7 +635,7 @@ def _checkpoint_places(count: int, most: int) -> list[int]:
 # (docs/research/filter.md, Theorem 1; Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2022, arXiv
 # 2209.15596).
 
-LARGEST_EPSILON = 70.0  # of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise
+LARGEST_EPSILON = 70.0
 """The largest epsilon of a budget: up to here ``SAMPLER`` pays for the finite precision of the noise."""
 
 # The part of a budget's delta that pays for the tails of uses: for one to eight uses of the kinds in

@@ -229,11 +229,11 @@ class WithoutReplacement(Mechanism):
         It is a changed batch itself, or, for several people under Gaussian noise, noise around as many shifts. Else
         zeroed contributions of one person are known to occur.
         """
-        precision, others = self.mechanism.product_factors()
-        if self.size > 1 and precision and not others:
+        signal, others = self.mechanism.product_factors()
+        if self.size > 1 and signal and not others:
             hits, logs = self.people_in_batch()
             weights = np.exp(logs) / np.exp(logs).sum()
-            return GaussianMixture((2 * precision**0.5 * hits).tolist(), weights.tolist())
+            return GaussianMixture((2 * signal**0.5 * hits).tolist(), weights.tolist())
         if self.size == 1 and self.mechanism.unamplified() == attained_part(self.mechanism):
             with suppress(NotEvaluable):
                 return self.changed_batch()
@@ -248,12 +248,12 @@ class WithoutReplacement(Mechanism):
 
         Ours: docs/research/accounting.md.
         """
-        precision, others = self.mechanism.product_factors()
-        known = precision > 0 and not others and self.size == 1 and self.batch < self.population
+        signal, others = self.mechanism.product_factors()
+        known = signal > 0 and not others and self.size == 1 and self.batch < self.population
         if not known or times > MOST_BATCHES or not 0 < found.upper < LARGEST_GAME or found.lower > 0.99 * found.upper:
             return found
         law = numerical_law(self.changed_batch())
-        game = BatchGame(law, precision**0.5, self.batch / self.population, times, found.upper)
+        game = BatchGame(law, signal**0.5, self.batch / self.population, times, found.upper)
         return narrowed_by_game(game, found, delta)
 
     def by_law(self, question: Question) -> Bounds:

@@ -180,10 +180,10 @@ class Correlated(BegunRounds, is_kind=False):
         """
         if self.is_banded:
             return Repeat(self.mechanism, self.most_released)
-        precision, others = self.mechanism.unamplified().product_factors()
+        signal, others = self.mechanism.unamplified().product_factors()
         if others:
             raise NotEvaluable("only Gaussian releases are charged beside noise without bands")
-        signal = (precision * self.known_signal + BUFFERS**2) * (1 + 1e-12)
+        signal = (signal * self.known_signal + BUFFERS**2) * (1 + 1e-12)
         return Gaussian(signal**-0.5, relation=self.relation or Relation.ZERO_OUT)
 
     def attained_in_draws(self) -> Mechanism:
@@ -195,8 +195,8 @@ class Correlated(BegunRounds, is_kind=False):
         """Whether its releases are Gaussian."""
         if self.releases_nothing:
             return False
-        precision, others = self.mechanism.product_factors()
-        return precision > 0 and not others
+        signal, others = self.mechanism.product_factors()
+        return signal > 0 and not others
 
     def sampled_factors(self, times: int) -> tuple[Factor, Factor]:
         """Return one factor, exact for upper and for lower ends."""
@@ -274,9 +274,9 @@ class Spaced(Correlated):
 
     def simplified(self) -> Mechanism:
         """The first round alone is sampled by a coin; without correlation, one round or a gap of 1 is an allocation."""
-        precision, others = self.mechanism.product_factors()
-        if self.released == 1 and self.k and self.is_banded and precision and not others:  # one row of a column
-            noise = math.hypot(1.0, *self.coefficients) * precision**-0.5
+        signal, others = self.mechanism.product_factors()
+        if self.released == 1 and self.k and self.is_banded and signal and not others:  # one row of a column
+            noise = math.hypot(1.0, *self.coefficients) * signal**-0.5
             chance = Fraction(spaced_sets(self.rounds - self.gap, self.k - 1, self.gap), self.number_of_sets)
             return Poisson(Gaussian(noise, relation=self.relation or Relation.ZERO_OUT), float(chance))
         if self.coefficients:
