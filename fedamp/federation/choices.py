@@ -57,7 +57,7 @@ def schemes_of(key: str) -> tuple[type[Declared], ...]:
         key: one of :data:`FAMILIES`.
 
     Raises:
-        ScenarioError: a scheme of an extension lacks a method or its name.
+        ScenarioError: a scheme of an extension lacks a method or its name, or has the name of another one.
     """
     found = list(FAMILIES[key])
     for each in offered("choices", key):
@@ -65,8 +65,11 @@ def schemes_of(key: str) -> tuple[type[Declared], ...]:
         lacking += ["scheme"] * (len(get_args(each.model_fields["scheme"].annotation)) != 1)
         if lacking:
             expected = 'all abstract methods of its base, and scheme: Literal["name"]'
-            path = f"{each.__module__}:{each.__qualname__}"
-            raise ScenarioError(f"{key}: the scheme {path} lacks {', '.join(lacking)}; expected: {expected}")
+            raise ScenarioError(f"{key}: the scheme {path_of(each)} lacks {', '.join(lacking)}; expected: {expected}")
+        for other in found:
+            if scheme_of(other) == scheme_of(each):
+                clash = f"the schemes {path_of(other)} and {path_of(each)} have the name {scheme_of(each)}"
+                raise ScenarioError(f"{key}: {clash}; expected: another name for {path_of(each)}")
         places = [place for place, other in enumerate(found) if scheme_of(other) == each.before]
         found.insert(places[0] if places else len(found), each)
     return tuple(found)

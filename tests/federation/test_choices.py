@@ -26,6 +26,10 @@ class NightCheckIn(AllCheckIn):
     scheme: Literal["night"]
 
 
+class AllAgainCheckIn(AllCheckIn):
+    scheme: Literal["all"] = "all"
+
+
 class NoonCheckIn(CheckIn):
     """It has neither the methods of its base nor a name."""
 
@@ -82,6 +86,13 @@ def test_a_scheme_without_its_methods_and_name_is_refused_with_what_it_lacks(mon
     installed(monkeypatch, f"{HERE}:NoonCheckIn")
     lacks = f"check_in: the scheme {HERE}:NoonCheckIn lacks charge, cohorts, expected_cohort, log_likelihood_ratio, "
     with pytest.raises(ScenarioError, match=f"{lacks}most_check_ins, scheme; expected: "):
+        one_of("check_in")
+
+
+def test_a_scheme_with_the_name_of_another_one_is_refused_with_both(monkeypatch):
+    installed(monkeypatch, f"{HERE}:AllAgainCheckIn")
+    both = f"the schemes fedamp.federation.check_in:AllCheckIn and {HERE}:AllAgainCheckIn have the name all; expected: "
+    with pytest.raises(ScenarioError, match=re.escape(both)):
         one_of("check_in")
 
 
