@@ -135,7 +135,7 @@ def foreign_schemes(scenario: AnyScenario) -> dict[str, type]:
     return {key: kind for key, kind in named.items() if is_foreign(kind)}
 
 
-def charged_as(scheme: S, key: str, scenario: AnyScenario) -> S:
+def charged_scheme(scheme: S, key: str, scenario: AnyScenario) -> S:
     """Return a scheme of a plan with the charge that counts: its own one, or that without amplification.
 
     Args:

@@ -89,7 +89,7 @@ def _planned(scenario: Scenario) -> Plan:
     """Make the plan of a scenario, and say which schemes are charged without amplification though they hide choices."""
     for line in charged_openly(scenario):
         with suppress(Warning):  # also where warnings are made errors
-            warnings.warn(line, stacklevel=4)
+            warnings.warn(line, stacklevel=5)  # the line of the caller, above the wrapper of the call
     return make_plan(scenario, privacy_units(scenario), answers=KEPT)
 
 

@@ -34,7 +34,7 @@ from fedamp.extension import all_offered, keys
 from fedamp.federation import model_noise
 from fedamp.federation.charge import Charge
 from fedamp.federation.check_in import Attendance, CheckIn
-from fedamp.federation.contracts import charged_as, unchecked_words
+from fedamp.federation.contracts import charged_scheme, unchecked_words
 from fedamp.federation.first_releases import asked_releases
 from fedamp.federation.kept_answers import ANEW, Answers
 from fedamp.federation.norms import ClippingRule, clipping_of
@@ -141,7 +141,7 @@ class Plan:
         (:mod:`fedamp.federation.contracts`).
         """
         fitted = self.scenario.check_in.fitted_to(self.coefficients, self.units)
-        return charged_as(fitted, "check_in", self.scenario)
+        return charged_scheme(fitted, "check_in", self.scenario)
 
     @property
     def adjacency(self) -> str:
@@ -205,7 +205,7 @@ class Plan:
     @cached_property
     def submodels(self) -> SubmodelScheme:
         """Submodel scheme: which part of the model a unit trains, and how much hiding that saves."""
-        return charged_as(self.scenario.submodels, "submodels", self.scenario)
+        return charged_scheme(self.scenario.submodels, "submodels", self.scenario)
 
     @cached_property
     def clipping(self) -> ClippingRule:
