@@ -173,6 +173,33 @@ class Piece:
             total[name][...] += array
 
 
+def check_embedding(piece: Piece, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse a piece that adds a number of its part to the model twice, or another number.
+
+    A unit's part is clipped before it is added, so what is added must not be longer.
+
+    Args:
+        piece: of the model.
+        arrays: the whole model's, by name; their values do not count.
+
+    Raises:
+        ModelError: it adds something else than each number of its part at one place, or nowhere.
+    """
+    draws, part = rng.public_stream(0, "embedding of a piece"), dict[str, NDArray[np.float64]]()
+    for name, array in piece.extract(arrays).items():
+        if name not in piece.frozen:
+            part[name] = draws.random(array.shape)
+    total = {name: np.zeros(array.shape) for name, array in arrays.items() if name not in piece.frozen}
+    piece.embed_add(total, part)
+    added = np.concatenate([array[array != 0] for array in total.values()])
+    given = np.concatenate([array.ravel() for array in part.values()])
+    if len(np.unique(added)) < len(added) or not np.isin(added, given).all():
+        raise ModelError(
+            f"submodels: embed_add of {type(piece).__name__} adds a number twice, or another one than is in the part; "
+            "expected: each number of the clipped part at one place of the model, or at none"
+        )
+
+
 def local_names(module: nn.Module, patterns: Sequence[str]) -> frozenset[str]:
     """Find the parameters that stay with their client.
 

@@ -28,7 +28,7 @@ from fedamp.data.dataset import TO_TEST
 from fedamp.data.sections import Data
 from fedamp.errors import ModelError, ScenarioError, fails_alone, one_line
 from fedamp.extension import extensions, keys, named
-from fedamp.federation.contracts import distribution_of
+from fedamp.federation.contracts import distribution_of, is_foreign
 from fedamp.federation.first_releases import data_after
 from fedamp.federation.kept_answers import KEPT
 from fedamp.federation.losses import Loss, form_of, loss_of, records_of
@@ -39,7 +39,7 @@ from fedamp.models.custom import is_import_path
 from fedamp.models.inspection import check_apart, cost, kept_per_record
 from fedamp.models.layers import LSTM
 from fedamp.models.networks import build, initial_parameters, input_type, pinned
-from fedamp.models.pieces import Piece, Pieces
+from fedamp.models.pieces import Piece, Pieces, check_embedding
 from fedamp.runs.records import ModelCost
 from fedamp.server.evaluate import PublicRecords, PublicTest
 from fedamp.strategies.aggregation import ClippedSums, ModelParts
@@ -232,6 +232,9 @@ def prepare(scenario: Scenario, seed: int | None = None, planned: Plan | None = 
         **{key: told for section in scenario.sections.values() for key, told in section.task_keys().items()},
     )
     pieces = plan.submodels.pieces(task.model, dataset.input_shape, dataset.num_classes, task.split_seed)
+    if is_foreign(type(scenario.submodels)):
+        for _, submodel in plan.submodels.submodel_frequencies(plan.units):
+            check_embedding(pieces(submodel, 1), parameters)
     pipeline = _make_pipeline(plan, parameters, pieces)
     state = pipeline.start(parameters)
     stack, worker_bytes = _stack_size(plan, task, plan.submodels.a_piece(pieces))

@@ -6,7 +6,9 @@ from typing import Literal
 
 import pytest
 
+import fedamp
 from fedamp.accounting import Gaussian, Repeat
+from fedamp.errors import ModelError
 from fedamp.federation import facts
 from fedamp.federation.check_in import BalancedCheckIn
 from fedamp.federation.contracts import (
@@ -19,6 +21,9 @@ from fedamp.federation.contracts import (
 )
 from fedamp.federation.optional import OptionalSection
 from fedamp.federation.plan import make_plan
+from fedamp.federation.submodels import NoSubmodels
+from fedamp.models.pieces import Piece
+from fedamp.server.setup import prepare
 from tests.federations import small
 
 
@@ -113,3 +118,27 @@ def test_a_ledger_tells_with_which_keys_a_scheme_was_tested():
     forget_pass(OwnCheckIn)
     (said,) = assumptions_of(asked)
     assert said.endswith("which is charged without amplification")
+
+
+def test_the_warning_about_an_open_charge_names_the_line_that_asked():
+    with pytest.warns(UserWarning, match="check_in is charged without amplification") as told:
+        fedamp.privacy(with_check_in(OwnCheckIn))
+    assert {each.filename for each in told} == {__file__}
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_a_piece_of_another_package_that_adds_its_part_twice_is_refused(monkeypatch, factor):
+    """Clipping comes before: twice a part is longer than what is charged, also where nothing counts as hidden."""
+
+    def embed_add(piece, total, part):
+        for name, array in part.items():
+            total[name][...] += factor * array
+
+    monkeypatch.setattr(Piece, "embed_add", embed_add)
+    prepare(small())  # a piece of fedamp has tests of its own
+    monkeypatch.setattr(NoSubmodels, "__module__", "mylab.submodels")
+    if factor == 1:
+        prepare(small())
+        return
+    with pytest.raises(ModelError, match="embed_add of Piece adds a number twice, or another one than is in the part"):
+        prepare(small())
