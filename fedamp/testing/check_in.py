@@ -172,11 +172,16 @@ class CheckInContract(Contract):
         assert noisier.epsilon(1e-5, precision=PRECISION).lower <= charged.epsilon(1e-5, precision=PRECISION).upper
 
     def test_nobody_takes_part_more_often_than_is_charged_without_amplification(self) -> None:
-        """``most_check_ins`` bounds the draws of any first rounds; ``unamplified`` charges that many."""
+        """``most_check_ins`` bounds the draws of any first rounds; ``unamplified`` charges that many.
+
+        Releases of all units beside the rounds cost ``known_cost``, so it is at least what a known round costs.
+        """
         fitted = self.fitted(self.units)
         taken = self.taken(self.units, seed=4).cumsum(axis=1).max(axis=0)
         most = [fitted.most_check_ins(rounds, self.rounds) for rounds in range(1, self.rounds + 1)]
         assert (taken <= most).all(), f"units took part {taken} times, {most} are charged"
+        one, known = Gaussian(1.5).epsilon(1e-5), fitted.known_cost(Gaussian(1.5)).epsilon(1e-5)
+        assert known.upper >= one.lower, f"known_cost says {known} of a release that costs {one}"
         plain = Repeat(fitted.known_cost(Gaussian(1.5)), most[-1]).epsilon(1e-5)
         charged = fitted.charge(Gaussian(1.5), self.rounds)
         unamplified = charged.unamplified().epsilon(1e-5)
