@@ -12,6 +12,7 @@ Plans ask the accountant through an :class:`Answers` (:func:`fedamp.federation.p
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -136,7 +137,7 @@ class Answers:
         """
         if not self._is_in_use:
             return compute()
-        asked = json.dumps([_code_versions(), *question])
+        asked = json.dumps([_code_versions(_foreign_kinds()), *question])
         name = f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
         with suppress(OSError, RuntimeError, ValueError, LookupError, TypeError):  # a damaged file is no answer
             found = json.loads(read_regular(cache_folder() / _FOLDER / name, _LARGEST, links=False, owned=True))
@@ -169,18 +170,30 @@ def _forget_the_oldest(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
+def _foreign_kinds() -> tuple[str, ...]:
+    """Name the modules of other packages that have defined kinds so far, whether an extension offers them or not."""
+    modules = {kind.__module__ for kind in Mechanism.kinds.values()}
+    return tuple(sorted(each for each in modules if not each.startswith("fedamp.")))
+
+
 def code_files() -> list[Path]:
-    """List the files of the accountant, and those of the extensions that offer mechanisms."""
+    """List the files of the accountant, of the extensions that offer mechanisms, and of other packages' kinds."""
     folders = [Path(accounting.__file__).parent]
     for path in [path for extension in extensions() for path in extension.accounting.values()]:
         spec = find_spec(path.partition(":")[0])
         folders += [Path(spec.origin).parent] if spec and spec.origin else []
+    files = [getattr(sys.modules.get(module), "__file__", None) for module in _foreign_kinds()]
+    folders += [Path(file).parent for file in files if file]
     return [file for folder in dict.fromkeys(folders) for file in sorted(folder.glob("*.py"))]
 
 
 @cache
-def _code_versions() -> list[str]:
-    """Name what an answer depends on besides its question: the code of mechanisms, and the libraries that compute."""
+def _code_versions(modules: tuple[str, ...]) -> list[str]:
+    """Name what an answer depends on besides its question: the code of mechanisms, and the libraries that compute.
+
+    Args:
+        modules: that have defined kinds; with others, there is other code.
+    """
     code = hashlib.sha256()
     for file in code_files():
         code.update(file.name.encode() + file.read_bytes())

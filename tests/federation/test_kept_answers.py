@@ -1,9 +1,11 @@
 """Kept answers: the same numbers again, never from a damaged file, and never where something is to be proved."""
 
+import importlib
 import inspect
 import json
 import multiprocessing
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,7 +122,7 @@ def test_a_pipe_or_a_link_in_place_of_an_answer_is_ignored(folder):
 
 def test_other_code_or_libraries_get_other_answers(folder, monkeypatch):
     asked()
-    monkeypatch.setattr(kept_answers, "_code_versions", lambda: ["another version"])
+    monkeypatch.setattr(kept_answers, "_code_versions", lambda modules: ["another version"])
     asked()
     assert len(list(folder.iterdir())) == 2
 
@@ -131,6 +133,25 @@ def test_the_code_of_every_mechanism_counts_also_of_extensions():
     code = {Path(inspect.getfile(kind)) for kind in every if kind.__module__.startswith("fedamp.")}
     assert {"accounting", "batches", "correlated", "modelmix"} <= {file.parent.name for file in code}
     assert code <= set(kept_answers.code_files())
+
+
+def test_the_code_of_a_mechanism_counts_that_no_extension_offers(folder, monkeypatch, tmp_path):
+    """The charge of another package's scheme may have it; without its code an answer of before would be kept."""
+    asked()
+    package = tmp_path / "somebodys_noise"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "from fedamp.accounting import OfOne\n\nclass Quieter(OfOne):\n    text = 'quieter ({0.mechanism.in_words})'\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(Mechanism, "kinds", dict(Mechanism.kinds))
+    importlib.import_module("somebodys_noise")
+    try:
+        assert package / "__init__.py" in kept_answers.code_files()
+        asked()
+        assert len(list(folder.iterdir())) == 2
+    finally:
+        sys.modules.pop("somebodys_noise")
 
 
 def test_a_noise_multiplier_that_does_not_keep_the_budget_is_not_taken(folder):
