@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 
 from fedamp.base.arrays import Arrays
+from fedamp.data.places import folder_of
 from fedamp.data.published import KnownImages
-from fedamp.data.table import folder_of
 from fedamp.engines.engines import CLIENT_APP
 from fedamp.engines.simulation import SerialGrid
 from fedamp.federation.scenario import Scenario

@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks import leaderboard
 from benchmarks.peers.bench import FEDERATIONS, PEERS, RESULTS, Bench, entry, measure
 from benchmarks.peers.table import put_table
-from fedamp.data.table import cache_folder
+from fedamp.base.files import cache_folder
 
 
 def main() -> None:

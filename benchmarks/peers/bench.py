@@ -22,7 +22,7 @@ from benchmarks.studies.federation_tasks import DELTA, TASKS, Task, folders
 from benchmarks.studies.federations import on_made_up_records
 from benchmarks.training import best_power
 from fedamp.accounting import Gaussian, Mechanism, Poisson, Repeat, WithoutReplacement, calibrate
-from fedamp.data.table import cache_folder
+from fedamp.base.files import cache_folder
 from fedamp.federation import reader
 
 RESULTS = Path(__file__).with_suffix(".jsonl")

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.peers.in_accountants import ANSWERS
 from benchmarks.record import ROOT, made, put_in, store, table
-from fedamp.data.table import cache_folder
+from fedamp.base.files import cache_folder
 
 RESULTS, PAGE = Path(__file__).with_suffix(".json"), ROOT / "docs" / "research" / "accountants.md"
 LIMIT = 240.0  # seconds of the clock that a question may take

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.record import ROOT
+from fedamp.base.files import cache_folder
 from fedamp.data.builtin import _LINES
-from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS, DescriptionsData, _code_points
 from fedamp.extensions.adapters.transformers import from_transformers, write_factors
 from fedamp.models.model import Model

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from benchmarks.training import at_hand
-from fedamp.data.table import cache_folder
+from fedamp.base.files import cache_folder
 from fedamp.extensions.adapters.transformers import from_transformers, mean_direction, write_factors
 from fedamp.federation import reader
 from fedamp.models.model import Model

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.studies import encoder
 from benchmarks.studies.adapters import BASE, NEAR, TARGETS, near
 from benchmarks.training import at_hand, fashion_mnist
-from fedamp.data.table import cache_folder
+from fedamp.base.files import cache_folder
 from fedamp.data.texts import CHARACTERS
 from fedamp.federation import reader
 

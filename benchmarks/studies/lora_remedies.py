@@ -40,9 +40,9 @@ from benchmarks.studies.federations import Bench, Cell, Run
 from benchmarks.training import at_hand
 from fedamp import rng
 from fedamp.base.arrays import Arrays, State, Sums
+from fedamp.base.files import cache_folder
 from fedamp.client.stacks import StackBatches
 from fedamp.client.training import StackTrainer, TrainedStack
-from fedamp.data.table import cache_folder
 from fedamp.data.texts import CHARACTERS
 from fedamp.extensions.adapters.transformers import from_transformers
 from fedamp.federation.losses import form_of

@@ -27,8 +27,8 @@ from fedamp.base.reading import read_typed
 from fedamp.base.version import version
 from fedamp.client.task import DATA_PLACES, ClientTask, PackageVersion, log
 from fedamp.data import Dataset
+from fedamp.data.places import kept
 from fedamp.data.sections import Data
-from fedamp.data.table import kept
 from fedamp.engines import flower
 from fedamp.engines.wire import RoundOrder
 from fedamp.errors import DataError, DeploymentError

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedamp.base.reading import regular
-from fedamp.data.table import Table, kept
+from fedamp.data.places import kept
+from fedamp.data.table import Table
 from fedamp.data.transforms import BLOCK, TRANSFORMS, Function, Shape, SingleFloats, Transform
 from fedamp.errors import DataError
 from fedamp.extension import ExtensionError, offered

@@ -22,8 +22,9 @@ from pydantic import Field
 from fedamp.base.reading import open_regular, read_regular
 from fedamp.data.huggingface import HuggingFaceData
 from fedamp.data.partition import AnyPartition, NaturalPartition
+from fedamp.data.places import places_of
 from fedamp.data.stored import BenchmarkData, PixelScale, StoredData, Tables, existing_folder, some_files
-from fedamp.data.table import MOST, Table, check_bytes, check_files, inflated, places_of
+from fedamp.data.table import MOST, Table, check_bytes, check_files, inflated
 from fedamp.errors import DataError, needs_extras, one_line
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

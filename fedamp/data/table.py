@@ -6,8 +6,6 @@ error, because it must not take others away.
 """
 
 import math
-import os
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedamp.base.files import cache_folder, lock
 from fedamp.base.reading import regular
 from fedamp.data.form import CLASSIFICATION, Form, is_whole
 from fedamp.errors import DataError
@@ -378,54 +375,3 @@ def require(name: str, present: Collection[str], key: str, source: str) -> None:
     if name not in present:
         found = ", ".join(present) or "none: csv begins with a header, and json has an object a line"
         raise DataError(f"{source}: no column {name!r}; {key} must be one of {found}")
-
-
-# Of this environment (make data), of the system's packages, and of npm.
-INSTALLED = (Path(sys.prefix) / "share" / "datasets", Path("/usr/share/datasets"), Path("node_modules"))
-
-
-def places_of(name: str) -> list[Path]:
-    """List the folders where a data set that is known by name may be.
-
-    First comes the user's folder (``FEDAMP_DATA``), then those of packages.
-    """
-    of_user = [Path(os.environ["FEDAMP_DATA"])] if "FEDAMP_DATA" in os.environ else []
-    return [place / name for place in (*of_user, *INSTALLED)]
-
-
-def folder_of(name: str) -> Path | None:
-    """Return the first of these places that is a folder; None: the data set is not on this machine."""
-    return next((place for place in places_of(name) if place.is_dir()), None)
-
-
-def kept(kind: str, name: str, write: Callable[[Path], None]) -> Path:
-    """Return a copy of private records in the cache, readable by its owner alone.
-
-    It is written if no process has done so; a process that is killed leaves no half copy under the name.
-
-    Args:
-        kind: folder of the cache.
-        name: a digest of all that the copy follows from.
-        write: makes the copy.
-
-    Raises:
-        DataError: it cannot be kept there.
-    """
-    try:
-        folder = cache_folder() / kind
-        file = folder / name
-        if file.exists():
-            return file
-
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with lock(file.with_suffix(".lock")):
-            if not file.exists():
-                unfinished = file.with_suffix(".unfinished")
-                unfinished.touch(mode=0o600)
-                write(unfinished)
-                os.replace(unfinished, file)
-        return file
-    except (OSError, RuntimeError) as error:  # the second one: a user without a home
-        place = getattr(error, "filename", None) or "the cache"
-        found = f"{place}: copies of records cannot be kept there ({getattr(error, 'strerror', None) or error})"
-        raise DataError(f"{found}; FEDAMP_CACHE names another folder") from None

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedamp.base.reading import open_regular, regular
-from fedamp.data.table import check_files, kept
+from fedamp.data.places import kept
+from fedamp.data.table import check_files
 from fedamp.errors import DataError, needs_extras, one_line
 
 if TYPE_CHECKING:

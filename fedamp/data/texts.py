@@ -19,8 +19,9 @@ from fedamp.base.section import Count
 from fedamp.data.form import NOT_COUNTED
 from fedamp.data.huggingface import numbers
 from fedamp.data.partition import AnyPartition, NaturalPartition
+from fedamp.data.places import folder_of
 from fedamp.data.stored import BenchmarkData, FolderData
-from fedamp.data.table import Table, check_bytes, folder_of, require
+from fedamp.data.table import Table, check_bytes, require
 from fedamp.data.tabular import Files
 from fedamp.errors import DataError, one_line
 

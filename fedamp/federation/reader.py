@@ -22,7 +22,7 @@ from fedamp.base.reading import read_own
 from fedamp.base.section import MOST_COUNTED, OwnersFile
 from fedamp.base.text import printable
 from fedamp.base.yaml_files import UNREADABLE, Loader, value_of
-from fedamp.data.table import folder_of
+from fedamp.data.places import folder_of
 from fedamp.errors import ModelError, ScenarioError
 from fedamp.federation.choices import marked_keys
 from fedamp.federation.losses import check_name

@@ -119,7 +119,7 @@ def test_the_digits_of_the_npm_package(tmp_path, monkeypatch):
 
 def test_where_there_are_none_the_ways_to_get_them_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_DATA", str(tmp_path))
-    monkeypatch.setattr("fedamp.data.table.INSTALLED", (tmp_path / "nowhere",))
+    monkeypatch.setattr("fedamp.data.places.INSTALLED", (tmp_path / "nowhere",))
     monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(DataError, match=r"apt install dataset-fashion-mnist.*data\.path.*no network"):
         KnownImages(name="fashion-mnist").load(0, tmp_path)

@@ -133,7 +133,7 @@ def test_descriptions_themselves():
 
 def test_what_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDAMP_DATA", str(tmp_path))
-    monkeypatch.setattr("fedamp.data.table.INSTALLED", ())
+    monkeypatch.setattr("fedamp.data.places.INSTALLED", ())
     with pytest.raises(DataError, match=r"data\.name descriptions: not on this machine; expected: make data"):
         DescriptionsData(name="descriptions").load(0, tmp_path, FORM)
 

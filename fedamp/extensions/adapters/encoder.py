@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedamp.base.reading import open_regular, read_typed, regular_inside
-from fedamp.data.table import places_of
+from fedamp.data.places import places_of
 from fedamp.data.transforms import Function, Shape, SingleFloats, Transform
 from fedamp.errors import DataError, needs_extras
 
