@@ -16,6 +16,7 @@ from fedamp.client import configuration
 from fedamp.errors import DeploymentError
 from fedamp.federation.check_in import CheckIn
 from fedamp.federation.submodels import SubmodelScheme
+from fedamp.runs.verification import verify_ledger
 from tests.documentation import ROOT
 
 
@@ -115,6 +116,9 @@ def test_a_scheme_that_has_met_no_contract_is_charged_openly_or_says_so(package,
         assert told["ledger"] == told["said"]
         assert told["said"] in told["card"]
     assert ("no contract has tested" in verified) == unchecked
+    found = {check.name: check for check in verify_ledger(out)}["scenario"]  # this process lacks the package
+    assert found.verdict == "fail"
+    assert "the ledger says: the scheme of check_in is fedamp_blocks.check_in:AlternatingCheckIn of" in found.found
 
 
 NAMED = """

@@ -384,7 +384,7 @@ def ledger_checks(ledger: Json, by_round: Array | None = None) -> Iterator[Check
     if not spent and has_left(ledger):
         spent = [before_rounds(mechanism, beside).epsilon(delta, precision=precision).upper]
     if by_round is None:
-        missing = "the ledger does not say when a unit can have taken part; put scenario.yaml beside it"
+        missing = "the ledger does not say when a unit can have taken part; expected: beside it a scenario.yaml to plan"
         yield Check("releases", "fail", missing)
     else:
         wrong: list[Check] = []

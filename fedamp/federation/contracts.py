@@ -16,7 +16,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -193,6 +193,10 @@ def charged_openly(scenario: AnyScenario) -> list[str]:
     ]
 
 
+_SCHEME, _MET = "the scheme of ", "which has met its contract"
+"""Words of the sentences of :func:`assumptions_of`."""
+
+
 def assumptions_of(scenario: AnyScenario) -> list[str]:
     """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
     said = []
@@ -201,9 +205,19 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
         if scenario.privacy.unchecked:
             otherwise = "is charged as it says, unchecked"
         tested = " and ".join(f"({keys})" for keys in tested_keys(kind))
-        met = f"has met its contract {tested}".rstrip() if has_passed(kind) else otherwise
-        said.append(f"the scheme of {key} is {_class_name(kind)}, which {met}")
+        met = f"{_MET} {tested}".rstrip() if has_passed(kind) else f"which {otherwise}"
+        said.append(f"{_SCHEME}{key} is {_class_name(kind)}, {met}")
     return said
+
+
+def without_tests(sentences: Iterable[str]) -> list[str]:
+    """Copy a ledger's assumptions without the keys of tests, which may be others on another machine, or later."""
+    return ["".join(each.partition(_MET)[:2]) if each.startswith(_SCHEME) else each for each in sentences]
+
+
+def told_schemes(sentences: Iterable[str]) -> list[str]:
+    """Return those of a ledger's assumptions that name schemes of other packages."""
+    return [each for each in sentences if each.startswith(_SCHEME)]
 
 
 def _class_name(kind: type) -> str:

@@ -42,6 +42,7 @@ from fedamp.base.numbers import power
 from fedamp.base.reading import regular
 from fedamp.errors import RunFolderError, ScenarioError
 from fedamp.federation import reader
+from fedamp.federation.contracts import charged_openly, told_schemes, without_tests
 from fedamp.federation.plan import Plan, weak_delta
 from fedamp.federation.scenario import Scenario
 from fedamp.federation.side_sums import SideSum
@@ -307,11 +308,12 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
             caution = caution or f"clip: auto chose {mine}; this version chooses {now}, at the same cost"
     except (ScenarioError, ValueError) as error:
         missing = f"cannot be planned{' here' * is_public} ({error})"
+        if theirs := told_schemes(ledger.assumptions):  # perhaps their package is not here
+            missing += f"; the ledger says: {'; '.join(theirs)}"
         return Check("scenario", "caution" if is_public else "fail", f"{file.name} {missing}")
     said = next((each for each in (EVALUATED, EVALUATED_BY_APP) if each in ledger.assumptions), NOT_EVALUATED)
-    if ledger.assumptions != assumptions(plan, said) or (said == EVALUATED_BY_APP) != (
-        scenario.data.name == "external"
-    ):
+    same = without_tests(ledger.assumptions) == without_tests(assumptions(plan, said))
+    if not same or (said == EVALUATED_BY_APP) != (scenario.data.name == "external"):
         different += ["assumptions"] * (ledger.written_by == WRITTEN_BY)
         caution = caution or f"assumptions of {ledger.written_by}: {' '.join(ledger.assumptions)}"
     keys = {} if is_public else ledger_keys()
@@ -327,7 +329,9 @@ def scenario_check(ledger: LedgerRecord, file: Path, is_public: bool = False) ->
     if is_public and "scenario_sha256" in different:
         different.remove("scenario_sha256")
         caution = caution or "its paths were left out, so its digest cannot be compared; the charge is the same"
-    wrong = f"{file.name} gives another {', '.join(different)}" if different else wrong
+    if different:
+        openly = charged_openly(scenario) if "mechanism" in different else []
+        wrong = "; ".join([f"{file.name} gives another {', '.join(different)}", *openly])
     return Check.of_failure("scenario", passed, caution, wrong)
 
 
