@@ -5,6 +5,7 @@ privacy rests on their form: a loss that mixes records would break the clipping 
 that looked at more than noisy sums would not be post-processing.
 """
 
+from dataclasses import fields, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedamp.data.form import BINARY, CLASSES, NUMBERS, TOKENS
+from fedamp.federation import facts
 from fedamp.federation.losses import Loss
 from fedamp.federation.optimizers import ServerOptimizer
 from fedamp.testing.contract import Contract
@@ -74,6 +76,24 @@ class OptimizerContract(Contract):
         assert moved["w"].shape == (3,)
         assert set(following) == set(kept), "a step returns each array of its state"
         assert all(np.array_equal(state[kind]["w"], array) for kind, array in kept.items())
+
+    def test_a_step_that_claims_no_memory_depends_on_the_sum_of_its_round_alone(self) -> None:
+        """An optimizer that keeps ``SHOWN_ONCE`` has no memory but its ``momentum``, which a scenario names by itself.
+
+        ModelMix is charged for noise that shows in one model alone.
+        """
+        if facts.SHOWN_ONCE not in self.optimizer.keeps:
+            return
+        names = {each.name for each in fields(self.optimizer)}  # type: ignore[arg-type]  # a dataclass
+        optimizer = replace(self.optimizer, momentum=0.0) if "momentum" in names else self.optimizer  # type: ignore[type-var]
+        given, moved = {"w": np.ones(3, np.float32)}, []
+        for before in (0.0, 5.0):
+            state = optimizer.init(given)
+            state = optimizer.apply(given, {"w": np.full(3, before)}, {"w": 1.0}, state, 1)[1]
+            moved.append(optimizer.apply(given, {"w": np.ones(3)}, {"w": 1.0}, state, 2)[0]["w"])
+        assert np.array_equal(moved[0], moved[1]), (
+            "a step remembers the sum of an earlier round; expected: keeps without SHOWN_ONCE"
+        )
 
     def test_the_response_of_a_linear_step_is_what_one_update_adds(self) -> None:
         """``responses`` is what a unit of one round's mean update adds to the model after 0, 1, .. further rounds.

@@ -1,10 +1,12 @@
 """Server optimisers against torch's own, step by step."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
 
-from fedamp.federation.optimizers import AVERAGE, OPTIMIZERS, ServerUpdate
+from fedamp.federation.optimizers import AVERAGE, OPTIMIZERS, ServerUpdate, Sgd
 from fedamp.testing import OptimizerContract
 
 SHAPES = {"w": (4, 3), "b": (3,)}
@@ -78,3 +80,28 @@ def suite(name: str, averaging: float) -> type[OptimizerContract]:
 
 globals().update({f"Test{name.title()}": suite(name, 0.0) for name in OPTIMIZERS})
 globals().update({f"TestAveraged{name.title()}": suite(name, 0.9) for name in OPTIMIZERS})
+
+
+@dataclass(frozen=True)
+class Remembering(Sgd):
+    """It claims what Sgd keeps, and steps by the sum of all updates so far, without a key ``momentum``."""
+
+    scheme = "remembering"
+
+    def init(self, parameters):
+        return {"velocity": {name: np.zeros_like(array) for name, array in parameters.items()}}
+
+    def step(self, parameters, update, state, round_):
+        velocity = state["velocity"] + np.asarray(update, np.float32)
+        return parameters + np.float32(self.learning_rate) * velocity, {"velocity": velocity}
+
+
+def test_the_contract_finds_a_memory_that_an_optimizer_does_not_declare():
+    name = "test_a_step_that_claims_no_memory_depends_on_the_sum_of_its_round_alone"
+    for optimizer in (Remembering(0.5), Sgd(0.5), Sgd(0.5, 0.9)):
+        tested = getattr(type("Suite", (OptimizerContract,), {"optimizer": optimizer})(), name)
+        if isinstance(optimizer, Remembering):
+            with pytest.raises(AssertionError, match="expected: keeps without SHOWN_ONCE"):
+                tested()
+        else:
+            tested()
