@@ -159,6 +159,20 @@ class SubmodelContract(Contract):
         assert np.array_equal(draws[0], draws[1])
         assert draws[0].shape == cohort.shape
 
+    def test_the_draws_of_rounds_are_independent(self) -> None:
+        """A submodel that lasts for several rounds is one hidden choice, and each round is charged as another one.
+
+        Draws of a unit in two rounds have no covariance over seeds, beyond the simulation's error.
+        """
+        units, seeds = np.arange(24), 400
+        drawn = np.array([[self.scheme.draw(units, seed, round_) for round_ in (1, 2)] for seed in range(seeds)])
+        for number in np.unique(drawn):
+            taken = (drawn == number) - (drawn == number).mean(axis=0)
+            covariance = abs(float((taken[:, 0] * taken[:, 1]).mean()))
+            assert covariance <= ERRORS * 0.25 / np.sqrt(seeds * len(units)), (
+                f"units that draw submodel {number} in a round draw it in the next one too often, or too seldom"
+            )
+
 
 def _seeds(units: int, seed: int) -> NDArray[np.void]:
     """Return a seed of 32 bytes for each unit, as clients get them."""
