@@ -336,21 +336,15 @@ class HiddenRounds:
             weights[taken] = np.exp(logs)
         return weights
 
-    def tilted_factor(self, order: float, drift: float = 0.0) -> "_Tilted":
-        """Return the factor under X^order."""
-        return self._tilted(order, *self.tilted_occupancies(order))
+    def tilted_factor(self, order: float, drift: float = 0.0, held: "_Held | None" = None) -> "_Tilted":
+        """Return the factor under X^order.
 
-    def single_sets(self, power: float) -> "_Tilted":
-        """Return the factor under the sum over all sets of (their chance times their ratio) to a ``power``."""
-        taken, exponents = np.flatnonzero(self.chances), np.array([0.0, power])
-        log_weights = power * np.log(np.array(self.chances)[taken]) + (1 - power) * log_choose(self.rounds, taken)
-        counts = np.stack([self.rounds - taken, taken], axis=1).astype(np.int32)
-        log_mu = np.array(list(map(self.round.log_moment, exponents)))
-        return self._tilted(power, exponents, log_mu, Occupancies(counts, log_weights))
-
-    def _tilted(self, order: float, exponents: Array, log_mu: Array, held: "Occupancies") -> "_Tilted":
-        """Return the factor under a tilt of an ``order``; the other arguments are ``tilted_occupancies``."""
-        counts, log_chance = held
+        Args:
+            order: of the tilt.
+            drift: not used: rounds of independent noise have none.
+            held: how rounds are held under another tilt; default: :meth:`tilted_occupancies`.
+        """
+        exponents, log_mu, (counts, log_chance) = held or self.tilted_occupancies(order)
         log_weights = log_chance + counts @ log_mu
         largest = float(log_weights.max())
         below = np.cumsum(np.exp(log_weights - largest))
@@ -365,11 +359,19 @@ class HiddenRounds:
         log_moment = largest + math.log(below[-1])
         return _Tilted(counts, exponents, log_mu, below / below[-1], log_moment, log_moment, relative, variation)
 
+    def single_sets(self, power: float) -> "_Tilted":
+        """Return the factor under the sum over all sets of (their chance times their ratio) to a ``power``."""
+        taken, exponents = np.flatnonzero(self.chances), np.array([0.0, power])
+        log_weights = power * np.log(np.array(self.chances)[taken]) + (1 - power) * log_choose(self.rounds, taken)
+        counts = np.stack([self.rounds - taken, taken], axis=1).astype(np.int32)
+        log_mu = np.array(list(map(self.round.log_moment, exponents)))
+        return self.tilted_factor(power, held=(exponents, log_mu, Occupancies(counts, log_weights)))
+
     def log_tilt(self, ratios: Array, log_ratio: Array, order: float) -> Array:
         """Return log X^order, or of a larger number, under which ratios are drawn at whole orders."""
         return order * log_ratio
 
-    def tilted_occupancies(self, order: float) -> tuple[Array, Array, "Occupancies"]:
+    def tilted_occupancies(self, order: float) -> "_Held":
         """Return how rounds are held under X^order.
 
         That is at whole orders, or below 2 under X times Y of docs/research/k-of-t.md, Proposition 5.
@@ -543,6 +545,10 @@ class Occupancies(NamedTuple):
 
     counts: NDArray[np.int32]
     log_chance: Array
+
+
+_Held = tuple[Array, Array, Occupancies]
+"""How rounds are held under a tilt; see :meth:`HiddenRounds.tilted_occupancies`."""
 
 
 def occupancies(chances: tuple[float, ...], rounds: int, order: int) -> Occupancies:
@@ -956,11 +962,12 @@ class RemoveProposal(Proposal):
         for each, _ in self._powers:
             off += each.copies * (each.ratio_rounding + 64 * UNIT)
         self.relative += off
-        both = ((each.single_sets(power), *_sum_of_powers(each, power)) for each in run.independent_factors if power)
-        self._singles = list(both)
+        self._singles = list[tuple[_Tilted, HiddenRounds, float]]()
         if power:
             self._share, log_single = (power - 1) / (power - order + 1), 0.0
-            for single, sums, _ in self._singles:
+            for each in run.independent_factors:
+                single, (sums, log_total) = each.single_sets(power), _sum_of_powers(each, power)
+                self._singles.append((single, sums, log_total))
                 log_single += sums.copies * single.log_moment
                 self.relative += sums.copies * (single.relative + sums.ratio_rounding + 64 * UNIT)
                 self.variation += sums.copies * single.variation
