@@ -39,8 +39,8 @@ class CheckInContract(Contract):
 
     Attributes:
         scheme: the scheme, with its keys.
-        rounds: number of rounds of the simulated federations, at most 12: the sets of rounds are listed.
-        units: number of units that are simulated; their sets of rounds estimate the law.
+        rounds: number of rounds of the simulated federations, 4 to 12: the sets of rounds are listed.
+        units: number of units that are simulated, at least 20,000; their sets of rounds estimate the law.
         classes: units i, i + classes, .. are drawn alike; 1: all are. Their public class may decide their rounds.
 
     Example:
@@ -100,6 +100,11 @@ class CheckInContract(Contract):
         """Draw the sets of rounds of the units of each class: one :class:`HiddenSets` for each class."""
         drawn, opposite = cls.taken(cls.units, seed), cls.fitted(cls.units).relation == "substitution"
         return [HiddenSets.of(drawn[first :: cls.classes], opposite) for first in range(cls.classes)]
+
+    def test_the_simulation_is_large_enough(self) -> None:
+        """Fewer units, or fewer rounds, would hardly show a charge that is too small."""
+        assert self.units >= CheckInContract.units, f"units must be at least {CheckInContract.units}, got {self.units}"
+        assert 4 <= self.rounds <= 12, f"rounds must be in 4..12, got {self.rounds}"
 
     # --- the charge covers what is drawn ------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ class SubmodelContract(Contract):
         model: the built-in model that is divided; small, because each unit's mask is listed.
         input_shape: shape of one record.
         classes: number of classes.
-        units: number of units that draw a submodel.
+        units: number of units that draw a submodel, at least 2,000.
 
     Example:
         >>> from fedamp.federation.submodels import DisjointSubmodels
@@ -100,6 +100,12 @@ class SubmodelContract(Contract):
     def split_part(self, noise_multiplier: float) -> Part:
         """Return the part whose release is amplified: the last one."""
         return self.scheme.parts(1.0, noise_multiplier, 30.0, self.units)[-1]
+
+    def test_the_simulation_is_large_enough(self) -> None:
+        """Fewer units would hardly show a charge that is too small."""
+        assert self.units >= SubmodelContract.units, (
+            f"units must be at least {SubmodelContract.units}, got {self.units}"
+        )
 
     def test_the_last_part_keeps_the_given_norm_and_noise(self) -> None:
         """The split part is last; it has the given norm and noise, and its own expected denominator."""
