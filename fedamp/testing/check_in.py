@@ -96,9 +96,14 @@ class CheckInContract(Contract):
         return matrix
 
     @classmethod
-    def hidden_sets(cls, seed: int) -> list[HiddenSets]:
-        """Draw the sets of rounds of the units of each class: one :class:`HiddenSets` for each class."""
-        drawn, opposite = cls.taken(cls.units, seed), cls.fitted(cls.units).relation == "substitution"
+    def hidden_sets(cls, seed: int, rounds: int | None = None) -> list[HiddenSets]:
+        """Draw the sets of rounds of the units of each class: one :class:`HiddenSets` for each class.
+
+        Args:
+            seed: of the draw.
+            rounds: number of rounds; default: that of the suite.
+        """
+        drawn, opposite = cls.taken(cls.units, seed, rounds), cls.fitted(cls.units).relation == "substitution"
         return [HiddenSets.of(drawn[first :: cls.classes], opposite) for first in range(cls.classes)]
 
     def test_the_simulation_is_large_enough(self) -> None:
@@ -115,9 +120,28 @@ class CheckInContract(Contract):
         The attacker sees a number with noise in each round, and knows the law of the hidden rounds.
         ``noise_multiplier`` is little noise, where the choice of rounds is nearly visible, and much.
         """
-        charged = self.fitted(self.units).charge(Gaussian(noise_multiplier), self.rounds)
+        self._attack(noise_multiplier, self.rounds)
+
+    def test_the_charge_covers_an_attack_in_a_run_of_one_round_less(self) -> None:
+        """Blocks of rounds need not divide the rounds of a run; a charge that rounds down is too small then.
+
+        A scheme may refuse such runs (``check_rounds``).
+        """
+        try:
+            self.scheme.check_rounds(self.rounds - 1)
+        except ValueError:
+            return
+        self._attack(0.7, self.rounds - 1)
+        taken = self.taken(self.units, 4, self.rounds - 1).cumsum(axis=1).max(axis=0)
+        fitted, rounds = self.fitted(self.units), self.rounds - 1
+        most = [fitted.most_check_ins(first, rounds) for first in range(1, rounds + 1)]
+        assert (taken <= most).all(), f"in {rounds} rounds units took part {taken} times, {most} are charged"
+
+    def _attack(self, noise_multiplier: float, rounds: int) -> None:
+        """Attack runs of so many rounds, as :meth:`test_the_charge_covers_an_attack_on_gaussian_noise` tells."""
+        charged = self.fitted(self.units).charge(Gaussian(noise_multiplier), rounds)
         epsilons = np.array([charged.epsilon(delta, precision=PRECISION).upper for delta in DELTAS])
-        for sets in self.hidden_sets(seed=1):
+        for sets in self.hidden_sets(1, rounds):
             for delta, epsilon, found in zip(DELTAS, epsilons, sets.gaussian(noise_multiplier, epsilons), strict=True):
                 assert found.at_least <= delta, (
                     f"an attack has delta {found.value:.3g} at epsilon {epsilon:.4g}, which is charged for {delta:g}"
