@@ -263,7 +263,7 @@ def _code_digest(kind: type) -> str:
         OSError, TypeError: its code is in no file.
     """
     file = Path(inspect.getfile(kind))
-    folders = getattr(sys.modules[kind.__module__.partition(".")[0]], "__path__", None)
+    folders = getattr(sys.modules.get(kind.__module__.partition(".")[0]), "__path__", None)
     files = [file] if folders is None else sorted(each for folder in folders for each in Path(folder).rglob("*.py"))
     found = hashlib.sha256()
     for each in files:
