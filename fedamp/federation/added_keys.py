@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from fedamp.base.section import Section, with_keys
+from fedamp.errors import ScenarioError
 from fedamp.extension import keys, offered
 
 S = TypeVar("S", bound=Section)
@@ -28,13 +29,19 @@ def extend(section: type[S], path: str = "") -> type[S]:
 
     Returns:
         The same class.
+
+    Raises:
+        ScenarioError: an extension adds a key that is there already, so that one of both would be ignored.
     """
     added = {}
     EXTENDED.add(path)
     for key in keys("sections"):
         above, _, name = key.rpartition(".")
         if above == path:
-            added[name] = kind = next(offered("sections", key))
+            kind, *others = offered("sections", key)
+            if others or name in section.model_fields:
+                raise ScenarioError(f"sections of extensions: {key} is there already; expected: another name for it")
+            added[name] = kind
             if isinstance(kind, type):
                 added[name] = Annotated[kind | None, Field(None, exclude_if=lambda found: found is None)]
     return with_keys(section, added)

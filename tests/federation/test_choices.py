@@ -77,6 +77,17 @@ def test_a_key_of_an_extension_has_its_place_and_its_default():
         sky.model_validate({"wind": {}})
 
 
+@pytest.mark.parametrize("offers", [["sky.last"], ["sky.moon", "sky.moon"]], ids=["of the section", "of another one"])
+def test_a_key_that_is_there_already_is_refused(monkeypatch, offers):
+    class Sky(Section):
+        last: int = 2
+
+    extensions = tuple(Extension(f"sky{place}", sections={key: f"{HERE}:Weather"}) for place, key in enumerate(offers))
+    monkeypatch.setattr(extension, "extensions", lambda: extensions)
+    with pytest.raises(ScenarioError, match=f"{offers[0]} is there already; expected: another name"):
+        extend(Sky, "sky")
+
+
 def installed(monkeypatch, path: str) -> None:
     """Have one extension with one scheme for check-in."""
     monkeypatch.setattr(extension, "extensions", lambda: (Extension("sun", choices={"check_in": (path,)}),))
