@@ -211,6 +211,33 @@ def all_offered(seam: str) -> Iterator[tuple[str, Any]]:
     return ((key, each) for key in keys(seam) for each in offered(seam, key))
 
 
+def by_key(seam: str) -> dict[str, Any]:
+    """Import all that the extensions offer for a seam whose keys have one object each.
+
+    Args:
+        seam: an attribute of :class:`Extension`.
+
+    Returns:
+        The objects by key.
+
+    Raises:
+        ExtensionError: two extensions offer something for one key, so that one of both would be ignored.
+
+    Example:
+        >>> "population" in by_key("ledger_keys")
+        True
+    """
+    found = dict[str, Any]()
+    for key, each in all_offered(seam):
+        if key in found:
+            both = " and ".join(other.name for other in extensions() if key in getattr(other, seam))
+            raise ExtensionError(
+                f"extensions {both}: each offers {key} of {seam}; expected: another key in one of them"
+            )
+        found[key] = each
+    return found
+
+
 def keys(seam: str) -> list[str]:
     """List the keys of a seam for which extensions offer something, each once.
 

@@ -34,7 +34,7 @@ from fedamp.accounting.sampling import PRECISION
 from fedamp.accounting.search import epsilon_over_rounds
 from fedamp.base.reading import open_regular
 from fedamp.base.version import version
-from fedamp.extension import all_offered
+from fedamp.extension import by_key
 
 Json = Mapping[str, Any]
 Verdict = Literal["pass", "caution", "unknown", "fail"]
@@ -249,7 +249,7 @@ class LedgerKey(ABC):
 
 def ledger_keys() -> dict[str, LedgerKey]:
     """Return the keys that extensions add to ledgers, by their names."""
-    return dict(all_offered("ledger_keys"))
+    return by_key("ledger_keys")
 
 
 def first_release_words() -> dict[str, str]:
@@ -280,7 +280,7 @@ class SideSumKeys:
 @cache
 def side_sums() -> dict[str, SideSumKeys]:
     """Return the side sums that extensions offer, by the key of the section."""
-    return dict(all_offered("side_sums"))
+    return by_key("side_sums")
 
 
 # The numbers.

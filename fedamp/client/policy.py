@@ -20,7 +20,7 @@ from fedamp.base.section import with_keys
 from fedamp.base.yaml_files import UNREADABLE, Loader
 from fedamp.client import configuration
 from fedamp.errors import DeploymentError
-from fedamp.extension import all_offered, keys, offered
+from fedamp.extension import by_key, keys, offered
 
 KEY = "policy"  # of a node's configuration
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -152,7 +152,7 @@ class Policy(Record):
 def _with_added_keys() -> type[Policy]:
     """The class with the keys of extensions, whose modules import this one."""
     return with_keys(
-        Policy, {name: Annotated[key.kind | None, Field(None)] for name, key in all_offered("policy_keys")}
+        Policy, {name: Annotated[key.kind | None, Field(None)] for name, key in by_key("policy_keys").items()}
     )
 
 

@@ -17,7 +17,7 @@ from fedamp.base.devices import is_gpu
 from fedamp.base.record import Record
 from fedamp.base.section import NotInDigest, with_keys
 from fedamp.data.sections import Data
-from fedamp.extension import all_offered, keys
+from fedamp.extension import by_key, keys
 from fedamp.federation.choices import AnySubmodels
 from fedamp.federation.local_training import LocalTraining
 from fedamp.federation.side_sums import SideSum
@@ -48,7 +48,7 @@ PackageVersion = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}
 """Name and version of a distribution, as ``mylab 0.2``."""
 
 
-_ADDED = dict(all_offered("task_keys"))
+_ADDED = by_key("task_keys")
 _NOT_IN_DIGEST = {"stack", "run", "charge", "packages"}  # they decide no unit's update
 _NOT_IN_DIGEST |= {name for name, kind in _ADDED.items() if NotInDigest() in get_args(kind)}
 

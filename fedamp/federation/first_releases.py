@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from fedamp.base.section import Section
-from fedamp.extension import all_offered
+from fedamp.extension import by_key
 from fedamp.federation.facts import AnyScenario
 from fedamp.federation.optional import OptionalSection
 
@@ -63,7 +63,7 @@ class FirstRelease(OptionalSection):
 @cache
 def first_releases() -> dict[str, type[FirstRelease]]:
     """Return the first releases that extensions offer, by their key of ledger and task."""
-    return dict(all_offered("first_releases"))
+    return by_key("first_releases")
 
 
 def asked_releases(scenario: AnyScenario) -> Iterator[FirstRelease]:

@@ -88,6 +88,14 @@ def test_a_key_that_is_there_already_is_refused(monkeypatch, offers):
         extend(Sky, "sky")
 
 
+def test_two_extensions_with_one_key_of_a_ledger_are_refused_with_both(monkeypatch):
+    """Else the second one would decide how the ledgers of the first one are verified."""
+    several = tuple(Extension(name, ledger_keys={"sky": f"{HERE}:Weather"}) for name in ("moon", "sun"))
+    monkeypatch.setattr(extension, "extensions", lambda: several)
+    with pytest.raises(ExtensionError, match="extensions moon and sun: each offers sky of ledger_keys; expected: "):
+        extension.by_key("ledger_keys")
+
+
 def installed(monkeypatch, path: str) -> None:
     """Have one extension with one scheme for check-in."""
     monkeypatch.setattr(extension, "extensions", lambda: (Extension("sun", choices={"check_in": (path,)}),))
