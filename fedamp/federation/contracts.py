@@ -64,8 +64,7 @@ def distribution_of(module: str) -> str:
 
 def has_passed(kind: type) -> bool:
     """Say whether a class met its contract on this machine, with this code and these versions."""
-    file = _note_file(kind)
-    return file is not None and file.is_file()
+    return _note_of(kind) is not None
 
 
 def note_pass(kind: type, tested: str = "") -> None:
@@ -91,10 +90,7 @@ def forget_pass(kind: type) -> None:
 
 def tested_keys(kind: type) -> list[str]:
     """Return the keys with which a class has met its contract, as :func:`note_pass` got them."""
-    file = _note_file(kind)
-    if file is None or not file.is_file():
-        return []
-    return list(json.loads(read_regular(file)).get("tested", ()))
+    return _note_of(kind) or []
 
 
 class _OpenCheckIn:
@@ -226,6 +222,19 @@ def _class_name(kind: type) -> str:
     """Write a class with its package, for people."""
     package = package_of(kind)
     return path_of(kind) + (f" of {package}" if package else "")
+
+
+def _note_of(kind: type) -> list[str] | None:
+    """Read a class's note, and return the tested keys; None: there is none, or it is damaged or of something else."""
+    file = _note_file(kind)
+    if file is None or not file.is_file():
+        return None
+    try:
+        found = json.loads(read_regular(file))
+        tested = list(map(str, found.pop("tested")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return tested if found == _identity_of(kind) else None
 
 
 def _note_file(kind: type) -> Path | None:

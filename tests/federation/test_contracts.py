@@ -121,6 +121,19 @@ def test_a_ledger_tells_with_which_keys_a_scheme_was_tested():
     assert said.endswith("which is charged without amplification")
 
 
+@pytest.mark.parametrize("damaged", ["", "null", "[]", "{}", '{"tested": []}', '{"tested": 3}', "\xff"])
+def test_a_damaged_note_counts_as_none_until_the_contract_is_met_again(damaged, tmp_path):
+    asked = with_check_in(OwnCheckIn)
+    note_pass(OwnCheckIn, "k 2, rounds 4")
+    (note,) = (tmp_path / "cache" / "contracts").iterdir()
+    note.write_text(damaged, encoding="latin-1")
+    assert not has_passed(OwnCheckIn)
+    (said,) = assumptions_of(asked)
+    assert said.endswith("which is charged without amplification")
+    note_pass(OwnCheckIn, "k 2, rounds 4")
+    assert has_passed(OwnCheckIn)
+
+
 def test_the_warning_about_an_open_charge_names_the_line_that_asked():
     with pytest.warns(UserWarning, match="check_in is charged without amplification") as told:
         fedamp.privacy(with_check_in(OwnCheckIn))
