@@ -234,6 +234,7 @@ def supernode(arguments: Sequence[str]) -> None:
 
     answer_directly("flwr.supernode.main", partial(runtime_handlers, "SuperNode"))
     if _flower_version().startswith(FLOWER):
+        _leave_in_peace()
         waits = sys.modules["flwr.supernode.start_client_internal"].time = Waits()  # type: ignore[attr-defined]
         handlers: Any = import_module("flwr.supernode.servicer.runtime.runtime_handlers")
         handlers.acquire_task = waits.kept_until_a_message(handlers.acquire_task)
@@ -243,6 +244,22 @@ def supernode(arguments: Sequence[str]) -> None:
         flower_supernode()
     except KeyboardInterrupt:  # a second refusal, or a second Ctrl-C, while Flower leaves
         sys.exit(128 + signal.SIGINT)
+
+
+def _leave_in_peace() -> None:
+    """Have a second SIGTERM change nothing while Flower leaves, which tells the server that this node is gone.
+
+    Two come where a service is stopped: its manager signals each process, and the node hands its own on. With the first
+    one Flower restores the handler that it has found; its time to leave is limited.
+    """
+    starts: Any = import_module("flwr.supernode.start_client_internal")
+    register = starts.register_signal_handlers
+
+    def register_last(*given: Any, **named: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        register(*given, **named)
+
+    starts.register_signal_handlers = register_last
 
 
 def _watch_refusals() -> None:

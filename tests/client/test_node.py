@@ -264,6 +264,33 @@ def test_a_node_that_is_refused_twice_ends_without_a_traceback(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+# Flower's SuperNode gets a second SIGTERM while it tells the server that it is gone.
+LEAVING = """
+import signal
+import flwr.supernode.cli
+from flwr.supernode import start_client_internal
+from fedamp.client.node import supernode
+
+def tell():
+    signal.raise_signal(signal.SIGTERM)
+    print("told")
+
+def flower_supernode():
+    start_client_internal.register_signal_handlers(event_type=None, exit_handlers=[tell])
+    signal.raise_signal(signal.SIGTERM)
+
+flwr.supernode.cli.flower_supernode = flower_supernode
+supernode([])
+"""
+
+
+def test_a_node_that_is_told_twice_to_end_tells_the_server():
+    """As where a manager of services signals all processes: else the server refuses the node for a minute."""
+    quiet = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
+    done = subprocess.run([sys.executable, "-c", LEAVING], env=quiet, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
+
+
 # What Flower does for each message: it opens a client, unpacks the file of the app, and fedamp reads the task.
 MESSAGE = """
 import io, sys, zipfile
