@@ -168,19 +168,26 @@ class _Node:
     def _watch(self) -> int:
         """Start what has ended again, ``PAUSE`` seconds later, until a signal comes or the arguments are wrong."""
         while True:
-            if not self._forks.why_not and (self._parent is None or self._parent.poll() is not None):
+            has_parent = self._parent is not None and self._parent.poll() is None
+            if not (has_parent or self._forks.why_not or self._stopping):
                 self._parent = self._forks.start_parent(program_of("parent"))
             if self._supernode is None:
                 self._supernode = self._start_supernode()
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            ours = [each.pid for each in (self._parent, self._supernode) if each is not None]
+            if gone is not None and gone.si_pid not in ours:
+                os.waitpid(gone.si_pid, 0)  # an orphan: the first process of a container is given them all
+                continue
+            time.sleep(0.1)  # who stops a service signals each of its processes, and this one perhaps last
             ended = "the parent of its messages ended"
             if (code := self._supernode.poll()) is not None:
                 if self._stopping or code == _WRONG_ARGUMENTS:
                     return code if code >= 0 else 128 - code
                 self._supernode, ended = None, f"the SuperNode ended with {code}"
-            from fedamp.base import devices  # nothing else here needs NumPy
+            if not self._stopping:
+                from fedamp.base import devices  # nothing else here needs NumPy
 
-            say_line(f"{ended}; started again in {PAUSE:g} s{devices.busy_words()}")
+                say_line(f"{ended}; started again in {PAUSE:g} s{devices.busy_words()}")
             until = monotonic() + PAUSE
             while not self._stopping and monotonic() < until:
                 time.sleep(0.1)

@@ -291,6 +291,74 @@ def test_a_node_that_is_told_twice_to_end_tells_the_server():
     assert (done.returncode, done.stdout) == (0, "told\n"), done.stderr
 
 
+# What keeps both, which is given all orphans, as the first process of a container is.
+KEEPER = """
+import ctypes, sys
+from fedamp.client import node
+
+subreaper = 36  # of sys/prctl.h
+assert ctypes.CDLL(None).prctl(subreaper, 1) == 0
+node.program_of = lambda role, *_: [sys.executable, "-c", sys.argv[1 + (role == "parent")]]
+sys.exit(node.keep([]))
+"""
+# Ends when the one orphan that it makes has been waited for, or is not after a minute.
+ORPHANING = """
+import os, sys, time
+
+reader, writer = os.pipe()
+if os.fork() == 0:
+    orphan = os.fork()
+    if orphan:
+        os.write(writer, str(orphan).encode())
+    os._exit(0)
+os.wait()
+orphan, until = int(os.read(reader, 20)), time.monotonic() + 60
+while os.path.exists(f"/proc/{orphan}") and time.monotonic() < until:
+    time.sleep(0.01)
+print("left" if os.path.exists(f"/proc/{orphan}") else "gone")
+sys.exit(2)  # as with wrong arguments
+"""
+STAYING = "import time; time.sleep(300)"
+
+
+def test_the_first_process_of_a_container_takes_orphans_for_orphans(tmp_path):
+    """Else it says every 5 s that the parent has ended, and what waits for the end of an orphan waits for ever."""
+    words = [sys.executable, "-c", KEEPER, ORPHANING, STAYING]
+    place = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
+    done = subprocess.run(words, env=place, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "gone\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+# A SuperNode that leaves when its parent, whom the signal reaches as well, has ended for long.
+SLOW = """
+import os, signal, sys, time
+
+def leave(*_):
+    time.sleep(1)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, leave)
+print("there", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_node_that_is_stopped_with_all_its_processes_starts_none_again(tmp_path):
+    started = tmp_path / "started"
+    parent = f"import os, time; print(os.getpid(), file=open({str(started)!r}, 'a'), flush=True); time.sleep(300)"
+    place = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
+    words, streams = [sys.executable, "-c", KEEPER, SLOW, parent], dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    keeper = subprocess.Popen(words, env=place, text=True, **streams)
+    assert keeper.stdout.readline() == "there\n"
+    wait(lambda: started.exists() and started.read_text().endswith("\n"), what="the parent")
+    keeper.terminate()
+    os.kill(int(started.read_text()), signal.SIGTERM)
+    assert keeper.communicate()[1] == ""
+    assert keeper.returncode == 0
+    assert len(started.read_text().split()) == 1
+
+
 # What Flower does for each message: it opens a client, unpacks the file of the app, and fedamp reads the task.
 MESSAGE = """
 import io, sys, zipfile
