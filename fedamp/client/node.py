@@ -55,6 +55,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 # What httpx imports with its first client, and zipfile with the first name in the file of an app.
 _IMPORTED_LATE = "httpcore", "encodings.cp437"
 ANSWERED_BY_FLOWER = {"-h", "--help", "-V", "--version"}  # arguments that need no parent
+_STARTER = "FEDAMP_STARTER"  # in the environment: id of the process that a process must not outlive
 _WRONG_ARGUMENTS = 2  # exit status of the SuperNode, which would end so again
 
 
@@ -128,7 +129,7 @@ class Forks:
             command: of a process that calls :func:`parent`; the number of the socket is added to it.
         """
         number = self._listener.fileno()
-        environment, words = dict(os.environ) | _ONE_THREAD, [*command, str(number)]
+        environment, words = os.environ | _ONE_THREAD | {_STARTER: str(os.getpid())}, [*command, str(number)]
         return subprocess.Popen(words, env=environment, pass_fds=[number], stdin=subprocess.DEVNULL)
 
     def close(self) -> None:
@@ -149,7 +150,7 @@ class _Node:
         self._parent: subprocess.Popen[bytes] | None = None
         self._supernode: subprocess.Popen[bytes] | None = None
         self._forks = Forks(folder, "flwr-clientapp")
-        self._environment = TASK_LOOK | os.environ | {"PATH": self._forks.path}
+        self._environment = TASK_LOOK | os.environ | {"PATH": self._forks.path, _STARTER: str(os.getpid())}
 
     def run(self) -> int:
         """Run until a signal comes, and return the exit status; signals go on to the SuperNode meanwhile."""
@@ -227,6 +228,8 @@ def _end_with_the_node() -> None:
     """Have the kernel end this process when the process that started it has ended, by whatever signal."""
     parent_death_signal = 1  # of sys/prctl.h
     ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+    if os.environ.pop(_STARTER, str(os.getppid())) != str(os.getppid()):  # it has ended before the kernel was asked
+        signal.raise_signal(signal.SIGTERM)
 
 
 def supernode(arguments: Sequence[str]) -> None:

@@ -359,6 +359,31 @@ def test_a_node_that_is_stopped_with_all_its_processes_starts_none_again(tmp_pat
     assert len(started.read_text().split()) == 1
 
 
+# Starts a parent that becomes one when this process has ended, as where it is killed soon after its start.
+SHORT = """
+import os, sys
+from pathlib import Path
+from fedamp.client.node import Forks
+
+late = f'''
+import os, socket, sys, time
+from fedamp.client import node
+
+while os.getppid() == {os.getpid()}:
+    time.sleep(0.01)
+node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: sys.exit(print("it lives")))
+'''
+Forks(Path(sys.argv[1]), "flwr-clientapp").start_parent([sys.executable, "-c", late])
+os._exit(0)
+"""
+
+
+def test_a_parent_that_comes_after_the_end_of_its_node_ends(tmp_path):
+    """The kernel tells it nothing of an end that was before it asked."""
+    done = subprocess.run([sys.executable, "-c", SHORT, tmp_path], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 # What Flower does for each message: it opens a client, unpacks the file of the app, and fedamp reads the task.
 MESSAGE = """
 import io, sys, zipfile
