@@ -10,6 +10,7 @@ torch and fedamp for seconds, while the nodes wait. Here the parent forks for it
 """
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 from fedamp.base.files import temporary_folder
 from fedamp.client import node
@@ -39,14 +41,28 @@ def superlink(arguments: Sequence[str]) -> None:
     answer_directly("flwr.superlink.main", superlink_handlers)
     from flwr.superlink.cli import flower_superlink
 
-    with temporary_folder("fedamp-superlink-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
-        forks = Forks(Path(folder), SERVER_APP)
-        if not forks.why_not and not ANSWERED_BY_FLOWER.intersection(arguments):
-            forks.start_parent(program_of("parent"))
-        forks.close()
-        os.environ["PATH"] = forks.path
-        sys.argv = [SUPERLINK, *arguments]
-        flower_superlink()
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        with temporary_folder("fedamp-superlink-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
+            forks = Forks(Path(folder), SERVER_APP)
+            if not forks.why_not and not ANSWERED_BY_FLOWER.intersection(arguments):
+                forks.start_parent(program_of("parent"))
+            forks.close()
+            os.environ["PATH"] = forks.path
+            sys.argv = [SUPERLINK, *arguments]
+            flower_superlink()
+    except _Terminated:  # Flower ends by the signal itself, when all is closed; so does this, without the folder
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come; no handler of errors takes it."""
+
+
+def _raise_terminated(*_: object) -> NoReturn:
+    """Unwind this process in place of its end."""
+    raise _Terminated
 
 
 def everything() -> Callable[[], None]:

@@ -1,6 +1,7 @@
 """``fedamp superlink``: Flower's SuperLink, with what answers directly before it, and a parent that forks for runs."""
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import closing
@@ -80,6 +81,18 @@ node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: lambda: exec({ASKED!
     finally:
         started.kill()
         started.wait()
+
+
+def test_a_superlink_that_is_stopped_ends_as_flowers_and_leaves_nothing(tmp_path):
+    """When uvicorn has closed all, it sends itself the signal that it was stopped by."""
+    code = STARTED.replace("PARENT", repr(PARENT))
+    code = code.replace("    print(type(app)", "    signal.raise_signal(signal.SIGTERM)\n    print(type(app)")
+    place = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
+    words = [sys.executable, "-c", f"import signal\n{code}", "--insecure"]
+    done = subprocess.run(words, cwd=tmp_path, env=place, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("fedamp-")] == []
 
 
 def test_a_question_that_flower_answers_starts_no_parent(tmp_path):
