@@ -365,17 +365,24 @@ class Waits:
         """Have Flower's task starter wait for a message within its request, in place of asking again and again.
 
         Each request takes a hundredth of a second of a processor. Flower's loop waits after each of its looks for a
-        message, and while it waits for the reply.
+        message, and while it waits for the reply. One request is kept at a time, for Flower has one task starter: a
+        request takes a thread, and others on this machine could take them all.
 
         Args:
             acquire: the SuperNode's answer to the request.
         """
+        place = threading.Lock()
 
         def kept(*request: Any) -> Any:
-            until = monotonic() + TASK_WAIT
-            while not (answer := acquire(*request)).token and self._looked.wait(max(0.0, until - monotonic())):
-                self._looked.clear()
-            return answer
+            if not place.acquire(blocking=False):
+                return acquire(*request)
+            try:
+                until = monotonic() + TASK_WAIT
+                while not (answer := acquire(*request)).token and self._looked.wait(max(0.0, until - monotonic())):
+                    self._looked.clear()
+                return answer
+            finally:
+                place.release()
 
         return kept
 

@@ -537,3 +537,26 @@ def test_a_request_for_a_task_is_kept_until_a_message_comes(monkeypatch):
     assert kept().token == "at once"
     monkeypatch.setattr(node, "TASK_WAIT", 0.0)
     assert kept().token == ""
+
+
+def test_a_further_request_for_a_task_takes_no_thread_for_long(monkeypatch):
+    monkeypatch.setattr(node, "TASK_WAIT", 1e6)
+    waits, asked, token = node.Waits(), [], [""]
+
+    def acquire(who):
+        asked.append(who)
+        return SimpleNamespace(token=token[0])
+
+    kept = waits.kept_until_a_message(acquire)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(kept, "first")
+        wait(lambda: asked, what="the first request")
+        further = pool.submit(kept, "further")
+        try:
+            wait(further.done, what="the answer to a further request")
+            assert not first.done()
+        finally:
+            token[0] = "token"
+            while not (first.done() and further.done()):
+                waits.sleep(0.01)
+    assert (first.result().token, further.result().token) == ("token", "")
