@@ -420,6 +420,51 @@ def test_the_real_parent_has_one_thread_and_neither_the_accountant_nor_numba(tmp
         real.listener.close()
 
 
+# A parent that has drawn from each generator, so that a fork which goes on with its state would draw as its neighbour.
+DRAWING = """
+import json, random, secrets, socket, ssl, sys, tempfile, types, uuid
+import numpy
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+from fedamp import rng
+from fedamp.client import node
+
+sys.modules["torch"] = types.SimpleNamespace(set_num_threads=id)  # which starts alike in all new processes
+
+def draw():
+    return {
+        "python": random.random(),
+        "numpy": numpy.random.random(),
+        "numpy's new ones": numpy.random.default_rng().random(),
+        "the system": secrets.token_hex(),
+        "OpenSSL of Python": ssl.RAND_bytes(16).hex(),
+        "OpenSSL of keys": str(generate_private_key(SECP384R1()).private_numbers().private_value),
+        "seeds": str(rng.seed_from_system()),
+        "bytes": rng.fresh_bytes(16).hex(),
+        "ids": str(uuid.uuid4()),
+        "files": tempfile.mktemp(),
+    }
+
+def run():
+    node.act_as_new_process()
+    print(json.dumps(draw()))
+
+draw()
+node.parent(socket.socket(fileno=int(sys.argv[1])), lambda: run)
+"""
+
+
+def test_forks_share_no_random_numbers(tmp_path):
+    asked = Parent(tmp_path)
+    kept = [asked.listener.fileno()]
+    asked.process = subprocess.Popen([sys.executable, "-c", DRAWING, str(kept[0])], pass_fds=kept)
+    try:
+        first, second = (json.loads(told(asked.ask())[1]) for _ in range(2))
+        assert [source for source in first if first[source] == second[source]] == []
+    finally:
+        asked.end()
+        asked.listener.close()
+
+
 @pytest.mark.parametrize(("flower", "runs"), [("1.43.0", True), ("1.42.0", False)])
 def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path, monkeypatch, capfd, flower, runs):
     began = []
