@@ -1,6 +1,7 @@
 """What others may have written is opened by one function: nothing in its place is waited for, or fills the memory."""
 
 import ast
+import fcntl
 import json
 import os
 import pickle
@@ -246,6 +247,22 @@ def test_a_temporary_folder_waits_for_no_pipe_and_removes_what_is_left(tmp_path)
         assert {each.name for each in tmp_path.iterdir()} == {piped.name, linked.name, Path(made).name}
 
 
+def test_what_clears_a_place_of_old_files_finds_a_temporary_folder_locked(tmp_path):
+    """As systemd-tmpfiles asks: else a program in it could become another user's."""
+
+    def clear(folder: str) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
+
+    with temporary_folder("fedamp-test-", str(tmp_path)) as made, pytest.raises(BlockingIOError):
+        clear(made)
+    assert list(tmp_path.iterdir()) == []
+    clear(str(tmp_path))
+
+
 def test_a_given_object_of_another_user_is_not_unpickled(tmp_path, monkeypatch):
     name = "thing-" + "0" * 32
     (tmp_path / name).write_bytes(pickle.dumps(1))
@@ -283,6 +300,7 @@ ALLOWED = {
         "open(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 384), 'rb')": "a lock; O_RDWR never waits",
         "os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 384)": "the same",
         "os.open(beside, os.O_RDONLY | os.O_CREAT, 384)": "makes a file in a folder that this process has just made",
+        "os.open(made.name, os.O_RDONLY | os.O_DIRECTORY)": "a folder that this process has just made",
     },
     "base/given.py": {
         "open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 384), 'wb')": "makes a new file",

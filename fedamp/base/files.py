@@ -262,6 +262,11 @@ def temporary_folder(prefix: str, place: str | None = None) -> "TemporaryDirecto
                 shutil.rmtree(left.parent)  # which refuses links
     made = TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
     with suppress(OSError):  # some file systems have no locks
+        # What clears /tmp of old files (systemd-tmpfiles) leaves a locked folder alone. Otherwise another user could
+        # make a folder of this name after some idle days, with programs that this process then runs.
+        descriptor = os.open(made.name, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(made, os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
         beside = Path(made.name, f"{_OWNED}.new")
         descriptor = os.open(beside, os.O_RDONLY | os.O_CREAT, 0o600)
         weakref.finalize(made, os.close, descriptor)
