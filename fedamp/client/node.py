@@ -104,18 +104,23 @@ class Forks:
     def __init__(self, folder: Path, name: str) -> None:
         place, file = folder / "parent", folder / name
         command = shlex.join([sys.executable, "-IS", str(program.__file__), name, str(place)])
-        file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        file.chmod(0o700)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(place))
-        self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
         why_not = (
             ""
             if (ours := _flower_version()).startswith(FLOWER)
             else f"Flower {ours} is untried; expected: {FLOWER[-1]}x"
         )
-        if not os.access(file, os.X_OK):  # the tmpfs of a container, say
-            why_not = f"no program may run in {folder.parent}; expected: RUNTIME_DIRECTORY names another folder"
+        another = "expected: RUNTIME_DIRECTORY names another folder"
+        try:
+            file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            file.chmod(0o700)
+            self._listener.bind(str(place))
+            self._listener.listen(64)  # it outlives a parent: who asks meanwhile waits for the next one
+        except OSError as error:  # a full disk, or a path that is too long for a socket
+            why_not = f"{folder.parent} takes no program with a socket ({error.strerror or error}); {another}"
+        else:
+            if not os.access(file, os.X_OK):  # the tmpfs of a container, say
+                why_not = f"no program may run in {folder.parent}; {another}"
         if why_not:
             say_line(f"each app gets a process of its own, as Flower starts it: {why_not}", program.OWNERS[name])
         self.why_not = why_not
@@ -419,11 +424,11 @@ def parent(listener: socket.socket, prepare: Callable[[], Callable[[], None]]) -
         descriptor, _ = poll.poll()[0]  # one event: what it closes may have others, under a number that comes again
         if descriptor == listener.fileno():
             link, _ = listener.accept()
-            if (reason := _fork_refusal()) is not None:
-                _send_descriptors(link, reason.encode())
+            process, why_not = _try_to_fork()
+            if why_not:
+                _send_descriptors(link, why_not.encode())
                 link.close()
                 continue
-            process = os.fork()
             if process == 0:
                 for other in (listener, *(each for _, each in forks.values())):
                     other.close()
@@ -476,10 +481,15 @@ def act_as_new_process() -> None:
     import_module("numpy.random").seed()
 
 
-def _fork_refusal() -> str | None:
-    """Say why this process must not fork; None where it may."""
+def _try_to_fork() -> tuple[int, str]:
+    """Fork where no other thread runs; return the process, 0 in itself, or say why there is none."""
     threads = len(os.listdir("/proc/self/task"))
-    return None if threads == 1 else f"the parent of its messages runs {threads} threads"
+    if threads > 1:
+        return -1, f"the parent of its messages runs {threads} threads"
+    try:
+        return os.fork(), ""
+    except OSError as error:  # no memory or no process is left
+        return -1, str(error)
 
 
 def _send_descriptors(link: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -45,6 +46,8 @@ def run():
 def prepare():
     if sys.argv[2] == "threads":
         threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+    if sys.argv[2] == "full":  # no memory, or no process, is left
+        os.fork = lambda: os.stat("/proc/no such process")
     return run
 
 node.parent(socket.socket(fileno=int(sys.argv[1])), prepare)
@@ -229,6 +232,12 @@ def test_without_a_parent_that_can_fork_flowers_own_program_runs(parent):
         "fedamp node: a process of its own for this app, as Flower starts it "
         "(the parent of its messages runs 2 threads)\n"
     )
+    parent.end()
+    parent.begin("full")
+    for _ in range(2):  # it is still there
+        code, out, err = told(parent.ask("exit", "5"))
+        assert (code, out) == (0, "by itself: exit 5\n")
+        assert "as Flower starts it ([Errno 2] No such file" in err
     parent.listener.close()
     parent.end()
     code, out, err = told(parent.ask("exit", "4"))
@@ -481,6 +490,17 @@ def test_without_lasting_processes_a_line_says_why_and_flowers_are_used(tmp_path
     line = "fedamp node: each app gets a process of its own, as Flower starts it: "
     assert told.err.startswith(line + reason)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_socket_leaves_the_programs_to_flower(tmp_path, capfd):
+    """As a full disk does; the paths of sockets have some 100 letters."""
+    folder = tmp_path / ("long" * 30) / "within"
+    folder.mkdir(parents=True)
+    with closing(node.Forks(folder, "flwr-serverapp")) as forks:
+        assert str(folder) not in forks.path
+    reason = f"{folder.parent} takes no program with a socket (AF_UNIX path too long); expected: RUNTIME_DIRECTORY "
+    line = f"fedamp superlink: each app gets a process of its own, as Flower starts it: {reason}"
+    assert capfd.readouterr().err.startswith(line)
 
 
 SUPERNODE = """
