@@ -4,13 +4,16 @@ import asyncio
 import datetime
 import importlib.util
 import re
+import socket
 import sys
+import threading
 from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
+import uvicorn
 from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import (
@@ -25,6 +28,8 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
 from fedamp.engines import direct
+from tests.deployment.machines import free_port
+from tests.tools import wait
 
 HANDLERS = direct.superlink_handlers()
 PROTOBUF = {"content-type": PROTOBUF_MEDIA_TYPE}
@@ -106,6 +111,102 @@ def test_an_app_gets_flowers_answer_and_a_stranger_none(servers, path):
     old = {"flwr-package-name": "flwr", "flwr-package-version": "1.2.0", "flwr-component-name": "flwr-serverapp"}
     assert "version" in servers.answer(path, body, own | old).text
     assert servers.answer(path, b"\xff no protobuf", own).status_code == 400
+
+
+@pytest.fixture(scope="module")
+def ports(servers):
+    """Flower's application alone, and behind what answers directly, each with Flower's HTTP server on a port."""
+    flower, _ = servers.both
+    apps = flower, direct.DirectAnswers(flower, HANDLERS)
+    configs = [uvicorn.Config(app, port=free_port(), log_level="critical", lifespan="off", ws="none") for app in apps]
+    running = [uvicorn.Server(config) for config in configs]
+    threads = [threading.Thread(target=server.run) for server in running]
+    for thread in threads:
+        thread.start()
+    wait(lambda: all(server.started for server in running), what="the servers", every=0.01)
+    yield [config.port for config in configs]
+    for server in running:
+        server.should_exit = True
+    for thread in threads:
+        thread.join()
+
+
+def said(port: int, request: bytes) -> bytes:
+    """All that a server sends until it closes the connection, without the time."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    return re.sub(rb"date: [^\r]*\r\n", b"", answer, flags=re.IGNORECASE)
+
+
+NODES, APPS = "/v1/fleet/pull-messages", "/v1/runtime/pull-object"
+
+
+def http(path: str, body: bytes, headers, method: str = "POST", length: bool = True, close: bool = True) -> bytes:
+    """A request as it is sent."""
+    sized = [("content-length", str(len(body)))] if length else []
+    lines = ["host: superlink", *(f"{name}: {value}" for name, value in [*headers, *sized])]
+    lines += ["connection: close"] if close else []
+    return "\r\n".join([f"{method} {path} HTTP/1.1", *lines, "", ""]).encode("latin-1") + body
+
+
+def test_hostile_bytes_get_flowers_answer(servers, ports):
+    """Ways around a path, a length or a check: what is no request for a direct answer is Flower's."""
+    given = {NODES: [*servers.signed().items()], APPS: [*PROTOBUF.items(), (TASK_TOKEN_HEADER, servers.token)]}
+    for path, headers in given.items():
+        body = request_to(path, servers.node)
+        pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        chunked = [*headers, ("transfer-encoding", "chunked")]
+        kept = http(path, body, headers, close=False)
+        requests = {
+            "as it is": http(path, body, headers),
+            **{method: http(path, body, headers, method) for method in ("GET", "HEAD", "OPTIONS", "PUT", "post")},
+            **{
+                other: http(other, body, headers)
+                for other in (
+                    f"/{path}",
+                    f"{path}/",
+                    path.upper(),
+                    path.replace("-", "%2d"),
+                    path.replace("/v1", "%2fv1"),
+                    path.replace("v1/", "v1/x/../"),
+                    f"{path}?a=b",
+                    f"{path}%3fa",
+                    f"{path}%09",
+                    f"http://other{path}",
+                )
+            },
+            "chunks": http(path, pieces + b"0\r\n\r\n", chunked, length=False),
+            "chunks that are none": http(path, b"z\r\n" + pieces, chunked, length=False),
+            "chunks and a length": http(path, pieces + b"0\r\n\r\n", chunked),
+            "two lengths": http(path, body, [*headers, ("content-length", "1")]),
+            "a negative length": http(path, body, [*headers, ("content-length", "-1")], length=False),
+            "three on a connection": 2 * kept + http(path, body, headers),
+            "others between": kept + http("/health", b"", [], "GET", close=False) + http(path, body, PROTOBUF.items()),
+            "a second content type": http(path, body, [*headers, ("content-type", "text/html")]),
+            "another content type first": http(path, body, [("content-type", "text/html"), *headers]),
+            "all headers twice": http(path, body, headers + headers),
+            "two hosts": http(path, body, [*headers, ("host", "other/?")]),
+            "another protocol": http(path, body, [*headers, ("upgrade", "h2c")]),
+            "another path in a header": http(path, body, [*headers, ("x-original-url", "/health")]),
+            "a node beside its own": http(path, request_to(path, servers.node + 1) + body, headers),
+            "another node beside its own": http(path, body + request_to(path, servers.node + 1), headers),
+            "nested too deeply": http(path, nested(400), headers),
+        }
+        answers = {name: [said(port, request) for port in ports] for name, request in requests.items()}
+        assert [name for name, (flowers, ours) in answers.items() if flowers != ours] == []
+        statuses = {name: flowers[9:12].decode() for name, (flowers, _) in answers.items()}
+        assert statuses["as it is"] == statuses["chunks"] == statuses[path.replace("-", "%2d")]
+        assert len(set(statuses.values())) >= 4, statuses
+
+
+def nested(depth: int) -> bytes:
+    """A message within a message, and so on, in the first field of each."""
+    body = b""
+    for _ in range(depth):
+        size = len(body)
+        body = b"\x0a" + (bytes([size]) if size < 128 else bytes([size & 127 | 128, size >> 7])) + body
+    return body
 
 
 def test_all_other_requests_take_flowers_own_way(servers):
