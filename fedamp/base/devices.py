@@ -20,6 +20,7 @@ import numpy as np
 from fedamp.errors import InputError
 
 BUSY_LOAD, SCARCE_MEMORY = 2.0, 0.03  # processes a core; share of the memory that is free
+_OWN_GROUP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _share = 1.0  # of the memory of its GPU that this process may use
 PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
@@ -136,15 +137,33 @@ def any_order() -> Iterator[None]:
 def memory() -> tuple[int, int]:
     """Read the bytes of this machine's memory, and how many of them a new process can have.
 
+    A container, or a service with a limit, counts as a machine of its own.
+
     Returns:
         Both numbers in bytes; they are equal where the system does not tell what is available (other systems than
         Linux).
     """
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError):
         if found := re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE):
-            return total, int(found[1]) * 1024
-    return total, total
+            free = int(found[1]) * 1024
+    for limit, left in _memory_limits():
+        total, free = min(total, limit), min(free, left)
+    return total, free
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Read the limits of this process's control group and of those around it, and the bytes that each has left.
+
+    Files that the kernel can drop count as free. It is for version 2 of Linux's control groups.
+    """
+    with suppress(OSError):
+        if found := re.search(r"^0::/(.*)$", _OWN_GROUP.read_text(), re.MULTILINE):
+            for group in (Path(found[1]), *Path(found[1]).parents):
+                with suppress(OSError, ValueError):  # "max": it has no limit
+                    limit, used = (int((_GROUPS / group / f"memory.{name}").read_text()) for name in ("max", "current"))
+                    files = re.search(r"^inactive_file (\d+)$", (_GROUPS / group / "memory.stat").read_text(), re.M)
+                    yield limit, max(0, limit - used + (int(files[1]) if files else 0))
 
 
 def load_share() -> float:

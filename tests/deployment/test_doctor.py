@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fedamp.base import devices
 from fedamp.errors import DeploymentError
 from fedamp.extensions.deployment import doctor, membership
 from fedamp.extensions.population.store import Population
@@ -273,3 +274,27 @@ def test_a_machine_that_is_too_small_or_busy_is_named(monkeypatch, load, free, v
     checks = doctor.examine_capacity()
     assert [check.verdict for check in checks] == verdicts
     assert checks[1].found.startswith(f"{load / 2:.1f} processes wait for each core")
+
+
+def test_the_limit_of_a_container_is_the_size_of_its_machine(monkeypatch, tmp_path):
+    """Its kernel tells the memory of the host; beyond the limit, the container is killed."""
+    own, groups = tmp_path / "cgroup", tmp_path / "groups"
+    own.write_text("1:name=systemd:/\n0::/pods/node\n")
+    pods, node = groups / "pods", groups / "pods" / "node"
+    node.mkdir(parents=True)
+    monkeypatch.setattr("fedamp.base.devices._OWN_GROUP", own)
+    monkeypatch.setattr("fedamp.base.devices._GROUPS", groups)
+    total, free = devices.memory()  # of the host
+
+    def limit(folder, most, used, files=0):
+        for name, value in {"max": most, "current": used, "stat": f"anon 5\ninactive_file {files}"}.items():
+            (folder / f"memory.{name}").write_text(f"{value}\n")
+
+    limit(node, 900_000_000, 600_000_000, 100_000_000)
+    assert devices.memory() == (900_000_000, min(free, 400_000_000))
+    assert named(doctor.examine_capacity())["size"][0] == "fail"
+    limit(pods, 700_000_000, 650_000_000)  # of all nodes there
+    assert devices.memory() == (700_000_000, 50_000_000)
+    limit(node, "max", 600_000_000)
+    limit(pods, "max", 650_000_000)
+    assert devices.memory()[0] == total
