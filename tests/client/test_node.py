@@ -339,6 +339,29 @@ def test_the_first_process_of_a_container_takes_orphans_for_orphans(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+# Ends with an error, and when it is started again, as with wrong arguments.
+TWICE = """
+import os, sys
+
+place = os.path.join(os.environ["RUNTIME_DIRECTORY"], "once")
+if os.path.exists(place):
+    sys.exit(2)
+open(place, "w").close()
+sys.exit(7)
+"""
+
+
+def test_what_is_started_again_is_told_with_how_busy_the_machine_is(tmp_path):
+    words = "from fedamp.base import devices; devices.busy_words = lambda: '; busy'; node.PAUSE = 0.5; sys.exit"
+    keeper = KEEPER.replace("sys.exit", words)
+    place = os.environ | {"RUNTIME_DIRECTORY": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", keeper, TWICE, STAYING], env=place, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "fedamp node: the SuperNode ended with 7; started again in 0.5 s; busy\n",
+    )
+
+
 # A SuperNode that leaves when its parent, whom the signal reaches as well, has ended for long.
 SLOW = """
 import os, signal, sys, time

@@ -194,6 +194,19 @@ def test_the_first_round_waits_for_the_nodes(monkeypatch):
     assert 200 < passed[0] < 60 * 4
 
 
+def test_what_is_said_of_missing_nodes_says_where_the_machine_is_busy(monkeypatch, caplog):
+    monkeypatch.setattr("fedamp.base.devices.load_share", lambda: 0.0)
+    monkeypatch.setattr("fedamp.server.app.sleep", lambda _: None)
+    hasty = small("federation={nodes: 3, round_deadline: 0.1}")
+    for busy in ("", "; this machine is busy"):
+        monkeypatch.setattr("fedamp.base.devices.busy_words", lambda busy=busy: busy)
+        caplog.clear()
+        wait_for_nodes(Mock(get_node_ids=lambda: range(2)), hasty)
+        assert caplog.messages == [f"2 of federation.nodes 3 are connected; the others count as zero{busy}"]
+        with pytest.raises(FederationError, match=rf"round_deadline 0\.1 s{busy}$"):
+            wait_for_nodes(Mock(get_node_ids=lambda: range(0)), hasty)
+
+
 class Messages(SerialGrid):
     """Keeps what is sent to the node."""
 
