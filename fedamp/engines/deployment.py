@@ -27,6 +27,7 @@ from fedamp.errors import FederationError
 THREADS = 4
 SHORTEST_CHUNK = 1 << 20  # bytes; Flower cuts an array in chunks of 5 MiB
 OVERHEAD = 1 << 10  # bytes of an object beside its body and the ids of its children
+LEAST_PAUSE = 0.001  # seconds; a clock that is asked twice may have stood still
 ONCE = 5.0  # seconds for a look that no round waits for
 SHORTEST_PAUSE, LONGEST_PAUSE, PAUSE_EACH = 0.2, 5.0, 0.05  # seconds between two looks for replies; for each node
 LOOK = 5.0  # seconds between two looks for nodes that were started again
@@ -48,6 +49,7 @@ class _SentOrder:
         looked: whether somebody has looked for it.
         lately: in how many seconds the node has answered such orders, the latest last.
         arrival: ids of the reply's parts; None: nothing has come.
+        arrived: when they have come, on the same clock.
         chunks: ids of the parts of the reply's array, in order; empty: not read yet.
         parts: the chunks that have come, in order.
         reply: as the server gets it; None: it is not complete.
@@ -61,6 +63,7 @@ class _SentOrder:
     looked: bool = False
     lately: deque[float] = field(default_factory=deque)
     arrival: flower.ReplyArrival | None = None
+    arrived: float = 0.0
     chunks: list[str] = field(default_factory=list)
     parts: list[bytes] = field(default_factory=list)
     reply: Message | None = None
@@ -78,19 +81,17 @@ def failed(message: Message, error: Exception) -> Message:
     return flower.error_reply(message, code, str(error) or type(error).__name__)
 
 
-def _pause(waiting: list[_SentOrder], elapsed: float) -> float:
-    """Return the seconds until the next look for replies.
+def _pause(waiting: int, elapsed: float) -> float:
+    """Return the seconds until the next look for a reply.
 
     A look costs the SuperLink about 10 ms of a processor for each node that is waited for. So the looks take a fifth of
-    one at most, and a reply waits for an eighth of the round's time at most, unless there are many nodes.
+    one at most, and a reply waits for an eighth of the time so far at most, unless there are many nodes.
 
     Args:
-        waiting: orders whose replies are looked for.
-        elapsed: seconds since they were sent.
+        waiting: for how many replies the look is.
+        elapsed: seconds since they were sent, or since the first part of the one has come.
     """
-    if any(order.arrival is not None for order in waiting):  # the rest of a reply is on its way
-        return SHORTEST_PAUSE
-    return max(SHORTEST_PAUSE, min(LONGEST_PAUSE, elapsed / 8), PAUSE_EACH * len(waiting))
+    return max(SHORTEST_PAUSE, min(LONGEST_PAUSE, elapsed / 8), PAUSE_EACH * waiting)
 
 
 class DeploymentGrid:
@@ -180,7 +181,7 @@ class DeploymentGrid:
         for order in orders:
             order.lately = self._lately[order.message.metadata.dst_node_id, order.size]
         running: dict[int, Future[None]] = {}
-        since, looked = self._since(deadline), began
+        since, looked, look = self._since(deadline), began, began  # the next look for those that are silent
         self._superlink.leaving.clear()
         pool = ThreadPoolExecutor(THREADS)  # a call with which one node keeps the SuperLink busy delays no other reply
         try:
@@ -189,24 +190,29 @@ class DeploymentGrid:
                     if not self._superlink.trouble:
                         break
                     deadline = self._deadline_after_trouble()
-                ready = [number for number in waiting if orders[number].due <= monotonic()]
+                now = monotonic()
+                ready = [number for number in waiting if orders[number].due <= now and orders[number].arrival]
+                for order in (orders[number] for number in ready):  # what one keeps back costs no looks for others
+                    order.due = now + _pause(1, now - order.arrived)
+                if silent := [n for n in waiting if orders[n].due <= now and not orders[n].arrival and now >= look]:
+                    look, ready = now + _pause(len(silent), now - began), ready + silent
                 with suppress(ValueError, TimeoutError):
                     if ready:
                         self._superlink.arrival(None, deadline)
                 for number in ready:
                     if number not in running:
                         running[number] = pool.submit(self._advance, orders[number], deadline)
-                pause = _pause([orders[n] for n in ready], monotonic() - began) if ready else LONGEST_PAUSE
-                until = min(monotonic() + pause, deadline, *(orders[n].due for n in waiting if not ready))
+                soonest = min(orders[n].due if orders[n].arrival else max(orders[n].due, look) for n in waiting)
+                until = min(now + LONGEST_PAUSE, deadline, soonest if soonest > now else now + SHORTEST_PAUSE)
                 wait(running.values(), timeout=until - monotonic())
                 for number in [number for number, future in running.items() if future.done()]:
                     running.pop(number).result()
                 if monotonic() > looked + LOOK:
-                    now, looked = self._since(deadline), monotonic()
+                    latest, looked = self._since(deadline), monotonic()
                     for number in set(waiting) - set(running):
-                        self._give_up(orders[number], since, now)
+                        self._give_up(orders[number], since, latest)
                 if any(order.reply is None for order in orders):
-                    sleep(max(0.0, until - monotonic()))
+                    sleep(max(LEAST_PAUSE, until - monotonic()))
         except (KeyboardInterrupt, SystemExit):
             self._superlink.leaving.set()  # this process waits for its threads when it ends
             raise
@@ -280,6 +286,7 @@ class DeploymentGrid:
         if order.arrival is None:
             order.arrival = self._superlink.arrival(order.message, deadline)
             if order.arrival is not None and order.sent is not None:
+                order.arrived = order.due = monotonic()
                 order.lately.append((monotonic() - order.sent) * (1.0 if order.looked else SOONER))
             order.looked = True
         if (arrival := order.arrival) is None:

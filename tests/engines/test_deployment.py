@@ -337,6 +337,29 @@ def test_many_nodes_are_not_asked_for_as_often_as_few(running, monkeypatch):
         assert len(looks) <= most * (count + 1)
 
 
+def test_what_one_node_keeps_back_costs_no_looks_for_the_others(running, monkeypatch):
+    """It sent the ids of a reply and no more: the server looked for all five times a second, as long as the round."""
+    _, nodes, grid = running
+    settle(grid)
+    slept, looks = [], []
+    orders = [order_to(nodes[0]) for _ in range(40)]
+    monkeypatch.setattr("fedamp.engines.deployment.sleep", slept.append)
+    monkeypatch.setattr("fedamp.engines.deployment.monotonic", lambda: sum(slept))
+    monkeypatch.setattr("fedamp.engines.deployment.wait", lambda futures, timeout: futures_wait(futures))
+    monkeypatch.setattr(grid._superlink, "push", lambda *_: "an id")
+    monkeypatch.setattr(grid._superlink, "nodes", lambda *_: [])
+    monkeypatch.setattr(grid._superlink, "object", lambda name, *_: looks.append(name))  # it is not there
+
+    def arrival(order, deadline):
+        looks.append(order)
+        return flower.ReplyArrival("its id", array="an array") if order is orders[0] else None
+
+    monkeypatch.setattr(grid._superlink, "arrival", arrival)
+    assert grid.send_and_receive(orders, timeout=60.0) == []
+    assert sum(order in orders[1:] for order in looks) <= (60 / 2 + 2) * len(orders)  # every two seconds: 40 * .05
+    assert 10 <= looks.count("an array") <= 50
+
+
 def test_a_node_is_not_asked_before_it_can_have_answered(running, monkeypatch):
     """The first round looks all the time; later ones begin shortly before the shortest of the last times."""
     _, [node, _], grid = running
