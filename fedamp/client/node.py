@@ -34,6 +34,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
@@ -72,8 +73,39 @@ def keep(arguments: Sequence[str]) -> int:
         raise DeploymentError("fedamp node needs Linux; expected here: flower-supernode, with the same arguments")
     if ANSWERED_BY_FLOWER.intersection(arguments):
         supernode(arguments)
-    with temporary_folder("fedamp-node-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
+    with private_folder("fedamp-node-") as folder:
         return _Node(Path(folder), list(arguments)).run()
+
+
+def private_folder(prefix: str) -> TemporaryDirectory[str]:
+    """Make a folder for a socket and a program: in RUNTIME_DIRECTORY, of which systemd names several with colons.
+
+    Args:
+        prefix: how its name begins.
+
+    Raises:
+        DeploymentError: no folder can be made there.
+    """
+    place = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    try:
+        return temporary_folder(prefix, place or None)
+    except OSError as error:
+        where = f"RUNTIME_DIRECTORY {place}" if place else "the folder of temporary files"
+        why, expected = error.strerror or error, "a folder that this user may write in"
+        raise DeploymentError(f"{where}: no folder can be made there ({why}); expected: {expected}") from error
+
+
+def exit_with(run: Callable[[], int | None]) -> NoReturn:
+    """End this process as a program that is run here; what it refuses becomes one line.
+
+    Args:
+        run: returns the exit status.
+    """
+    try:
+        sys.exit(run())
+    except DeploymentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def program_of(role: str, *arguments: str, module: str = "fedamp.client.node") -> list[str]:
@@ -531,11 +563,7 @@ def _handle_process(link: socket.socket, run: Callable[[], None]) -> NoReturn:
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     if role == "keep":
-        try:
-            sys.exit(keep(rest))
-        except DeploymentError as error:
-            print(f"error: {error}", file=sys.stderr)
-            sys.exit(error.exit_code)
+        exit_with(partial(keep, rest))
     if role == "parent":
         parent(socket.socket(fileno=int(rest[0])), everything)
     supernode(rest)

@@ -20,7 +20,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-from fedamp.base.files import temporary_folder
 from fedamp.client import node
 from fedamp.client.node import ANSWERED_BY_FLOWER, Forks, act_as_new_process, parent
 from fedamp.engines.direct import answer_directly, superlink_handlers
@@ -36,6 +35,9 @@ def superlink(arguments: Sequence[str]) -> None:
 
     Args:
         arguments: of ``flower-superlink``.
+
+    Raises:
+        DeploymentError: there is no place for its programs.
     """
     _call_this_process(SUPERLINK)
     answer_directly("flwr.superlink.main", superlink_handlers)
@@ -43,7 +45,7 @@ def superlink(arguments: Sequence[str]) -> None:
 
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        with temporary_folder("fedamp-superlink-", os.environ.get("RUNTIME_DIRECTORY")) as folder:
+        with node.private_folder("fedamp-superlink-") as folder:
             forks = Forks(Path(folder), SERVER_APP)
             if not forks.why_not and not ANSWERED_BY_FLOWER.intersection(arguments):
                 forks.start_parent(program_of("parent"))
@@ -89,4 +91,4 @@ if __name__ == "__main__":
     role, *rest = sys.argv[1:]
     if role == "parent":
         parent(socket.socket(fileno=int(rest[0])), everything)
-    superlink(rest)
+    node.exit_with(partial(superlink, rest))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -337,6 +338,16 @@ def test_the_first_process_of_a_container_takes_orphans_for_orphans(tmp_path):
     done = subprocess.run(words, env=place, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (2, "gone\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["node", "superlink"])
+def test_a_place_in_which_no_folder_can_be_made_is_one_line(command, tmp_path):
+    """The manager of services names several places with colons; the first one counts."""
+    place = os.environ | {"RUNTIME_DIRECTORY": f"{tmp_path}/gone:{tmp_path}"}
+    words = [os.path.join(sysconfig.get_path("scripts"), "fedamp"), command, "--insecure"]
+    done = subprocess.run(words, env=place, capture_output=True, text=True)
+    expected = "no folder can be made there (No such file or directory); expected: a folder that this user may write in"
+    assert (done.returncode, done.stderr) == (2, f"error: RUNTIME_DIRECTORY {tmp_path}/gone: {expected}\n")
 
 
 # Ends with an error, and when it is started again, as with wrong arguments.
