@@ -354,7 +354,7 @@ class Dropout(Hidden):
 
     Example:
         >>> print(Dropout(Gaussian(1.0), 0.5).epsilon(1e-5))
-        3.625 (at least 3.539)
+        3.581 (at least 3.539)
     """
 
     keep: ProbabilityField

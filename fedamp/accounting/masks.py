@@ -13,8 +13,24 @@ from fedamp.accounting.arithmetic import UNIT, Array, convex_hull, mapped
 from fedamp.accounting.law import RATIO_LIMIT, Detail, Law, Points, union_of_points
 
 _FINER = 4  # nodes of the integral for each point of the law
+_LEVELS = 64  # eigenvalues of the first unit kept that are told apart
 _ROUNDING = 1e-9  # above what floating point does to profiles: some 1e-12 for thousands of points
 _LARGEST, _SMALLEST = 50.0, 1e-12  # signals: at much signal closed forms answer; near 0 ratios are 1 in floating point
+
+
+def _largest_eigenvalue(keep: float, gain: Array) -> Array:
+    """At least that of 1 + gain K², for the K of any two independent masks, shape as ``gain``."""
+    chance = keep * (1 - keep) ** np.arange(_LEVELS + 1)
+    squares = np.append(chance[:-1] ** 2, chance[-1] ** 2 / (keep * (2 - keep)))  # the last one stands for all later
+    low, first = np.maximum(1.0, gain * keep), gain * keep
+    high = (1 + first + np.sqrt((1 - first) ** 2 + 4 * first / (2 - keep))) / 2  # all eigenvalues as the first one
+    for _ in range(50):
+        middle = (low + high) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = 1 + np.sum(gain[:, None] * squares / (middle[:, None] - gain[:, None] * chance), axis=1)
+        enough = found <= middle
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(high)
 
 
 def mask_moments(keep: float, signal: float, orders: Array) -> Array:
@@ -30,15 +46,14 @@ def mask_moments(keep: float, signal: float, orders: Array) -> Array:
     """
     exponent = np.minimum((orders - 1) * signal / 2, 300.0)
     gain = np.expm1(exponent)
-    second = keep * exponent + (gain - exponent) * keep / (2 - keep)  # at least E[exp(exponent K) - 1]
-    largest = (1 + gain * keep + np.sqrt((1 - gain * keep) ** 2 + 4 * second)) / 2
+    largest = exponent * keep + _largest_eigenvalue(keep, gain - exponent)
     next_one = gain * keep * (1 - keep)
     next_one += np.maximum(1 + gain * keep - largest, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):  # order 1 has no gain
         others = orders * np.log(gain * keep * (1 - keep) ** 2) - np.log1p(-((1 - keep) ** orders))
         bound = np.logaddexp.reduce([orders * np.log(largest), orders * np.log(next_one), others])
     pairs = np.log1p(keep * signal + (math.expm1(min(signal, 300.0)) - signal) * keep / (2 - keep))
-    bound = np.where(orders == 2, pairs, bound) * (1 + 64 * UNIT) + 16 * orders * UNIT
+    bound = np.where(orders == 2, pairs, bound) * (1 + 64 * UNIT) + 64 * orders * UNIT
     bound = np.where(orders * signal < 600, bound, orders * (orders - 1) * signal / 2)  # else without masks
     return np.where(orders == 1, 0.0, bound)
 

@@ -171,6 +171,7 @@ PROOFS = {  # of each kind, the tests that share no code with what is charged
         "test_the_lower_end_of_dropout_is_met_by_a_wide_network",
         "test_the_lower_end_of_dropout_is_met_by_gradients_of_unlike_sizes",
         "test_no_update_under_a_mask_has_larger_moments_than_charged",
+        "test_the_worst_third_moment_that_a_search_finds_is_close_below_what_is_charged",
         "test_no_update_under_a_mask_costs_more_than_charged",
         "test_the_lower_end_of_dropout_in_hidden_rounds_is_met_by_a_wide_network",
     ),

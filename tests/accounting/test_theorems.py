@@ -397,6 +397,24 @@ def test_no_update_under_a_mask_has_larger_moments_than_charged(keep, noise):
                 assert math.log(mass @ ratio ** (1 - order)) <= (order - 1) * most
 
 
+@pytest.mark.parametrize(("keep", "noise"), [(0.3, 1.0), (0.5, 0.8), (0.7, 2.0)])
+def test_the_worst_third_moment_that_a_search_finds_is_close_below_what_is_charged(keep, noise):
+    """Five units and very many others, by ascent over updates: each becomes the gradient of the moment in it."""
+    masks = np.array([(*few, 1) for few in itertools.product((0, 1), repeat=5)])
+    chances = (keep ** masks[:, :5] * (1 - keep) ** (1 - masks[:, :5])).prod(1)
+    seen = np.array([1, 1, 1, 1, 1, math.sqrt(keep)])  # two masks share a part of the others
+    updates, moments = np.random.default_rng(3).random(masks.shape), list[float]()
+    for _ in range(120):
+        updates *= masks / np.linalg.norm(updates * masks, axis=1, keepdims=True)
+        means = updates * seen / noise
+        pairs = np.exp(means @ means.T)
+        joint = np.einsum("i,j,k,ij,ik,jk->ij", chances, chances, chances, pairs, pairs, pairs, optimize=True)
+        moments.append(joint.sum())
+        updates = joint @ means * seen
+    (charged,) = Dropout(Gaussian(noise), keep).rdp([3])
+    assert 1.01 * math.log(moments[0]) < math.log(moments[-1]) <= 2 * charged <= 1.15 * math.log(moments[-1])
+
+
 def hockey_sticks(means, chances, epsilon):
     """Both directions of a mixture of unit Gaussians in the plane against the one around 0, by sums over a grid."""
     axes = [np.linspace(min(means[:, i].min(), 0) - 7, max(means[:, i].max(), 0) + 7, 420) for i in (0, 1)]
