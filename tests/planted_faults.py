@@ -346,6 +346,13 @@ FAULTS = (
     ),
     # Cost.
     Fault(
+        "order: moments under hidden masks are those of one order less",
+        "accounting/masks.py",
+        "exponent = np.minimum((orders - 1) * signal / 2, 300.0)",
+        "exponent = np.minimum((orders - 2) * signal / 2, 300.0)",
+        ("accounting/test_theorems.py",),
+    ),
+    Fault(
         "charge: a share of the failure probability is not paid",
         "accounting/sampling.py",
         "spendable = delta - charge - direction.infinite_loss_mass(self.upper)",
