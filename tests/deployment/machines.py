@@ -155,9 +155,13 @@ class Machines:
         return str(runs[0]["status"]) if runs else "none"
 
     def connected(self) -> int:
-        """How many nodes are online."""
-        nodes = json.loads(self.run("flwr supernode list lan --format json"))["nodes"]
-        return sum(node["status"] == "online" for node in nodes)
+        """How many nodes are online; -1: the SuperLink does not answer.
+
+        The port of one that was killed takes connections until its process is gone, and :meth:`wait_for_superlink` may
+        see that.
+        """
+        told = json.loads(self.run("flwr supernode list lan --format json"))
+        return sum(node["status"] == "online" for node in told["nodes"]) if "nodes" in told else -1
 
     def shell(self, title: str, where: str = "server", **settings: str) -> str:
         """Run commands of the page to their end."""
