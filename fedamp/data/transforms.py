@@ -7,6 +7,7 @@ further one is a class here, and its name in ``TRANSFORMS``; extensions offer th
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import product
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -137,6 +138,7 @@ def image_shape(name: str, shape: Shape) -> tuple[int, int, int]:
 
 _WIDTH = 0.8  # standard deviation of the finest wavelet's envelope, in pixels
 _FREQUENCY = 3 * math.pi / 4  # of the finest wavelet, radians a pixel
+_IMAGES_A_THREAD = 64
 
 
 class _Wavelet(NamedTuple):
@@ -174,13 +176,24 @@ class Scattering(Transform):
         return channels * paths, height // step, width // step
 
     def apply(self, inputs: SingleFloats) -> SingleFloats:
-        """Compute the averages of orders 0, 1 and 2 of each image, by fast Fourier transforms."""
+        """Compute the averages of orders 0, 1 and 2 of each image, by fast Fourier transforms, some images a thread.
+
+        SciPy's own threads (``workers``) would stay in this process, which may then hang when it forks.
+        """
+        some = [inputs[first : first + _IMAGES_A_THREAD] for first in range(0, len(inputs), _IMAGES_A_THREAD)]
+        if len(some) <= 1:
+            return self._averages(inputs)
+        with ThreadPoolExecutor() as pool:
+            return np.concatenate(list(pool.map(self._averages, some)))
+
+    def _averages(self, inputs: SingleFloats) -> SingleFloats:
+        """Compute the averages in this thread."""
         channels, height, width = self.output_shape(inputs.shape[1:])
         step = 2**self.scales
         padding = [(step, step + -size % step) for size in inputs.shape[2:]]
         padded = np.pad(inputs, [(0, 0), (0, 0), *padding], mode="reflect")
         low, wavelets = _scattering_filters(padded.shape[2], padded.shape[3], self.scales, self.angles)
-        signal = scipy.fft.fft2(padded, workers=-1)
+        signal = scipy.fft.fft2(padded)
         averages, second = [_local_mean(signal, low, self.scales)], []
         for wavelet in wavelets:
             modulus = _wavelet_modulus(signal, wavelet, 0)
@@ -200,15 +213,15 @@ def _wavelet_modulus(signal: NDArray[np.complex64], wavelet: _Wavelet, sampled: 
         sampled: octaves.
     """
     band = signal * _coarse_filter(wavelet.transform, sampled)
-    coefficients = scipy.fft.ifft2(_downsample_spectrum(band, wavelet.scale - sampled), workers=-1)
-    return np.asarray(scipy.fft.fft2(np.abs(coefficients), workers=-1))
+    coefficients = scipy.fft.ifft2(_downsample_spectrum(band, wavelet.scale - sampled))
+    return np.asarray(scipy.fft.fft2(np.abs(coefficients)))
 
 
 def _local_mean(signal: NDArray[np.complex64], low: SingleFloats, scales: int) -> SingleFloats:
     """Compute the signal's local mean, sampled every 2^scales pixels."""
     sampled = round(math.log2(low.shape[0] / signal.shape[-2]))
     band = _downsample_spectrum(signal * _coarse_filter(low, sampled), scales - sampled)
-    return np.asarray(scipy.fft.ifft2(band, workers=-1).real)
+    return np.asarray(scipy.fft.ifft2(band).real)
 
 
 def _downsample_spectrum(signal: NDArray[np.complex64], octaves: int) -> NDArray[np.complex64]:
