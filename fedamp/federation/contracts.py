@@ -64,7 +64,7 @@ def distribution_of(module: str) -> str:
 
 def has_passed(kind: type) -> bool:
     """Say whether a class met its contract on this machine, with this code and these versions."""
-    return _note_of(kind) is not None
+    return tested_keys(kind) is not None
 
 
 def note_pass(kind: type, tested: str = "") -> None:
@@ -76,21 +76,24 @@ def note_pass(kind: type, tested: str = "") -> None:
         kind: the class of the scheme; the pytest suites of :mod:`fedamp.testing` call this at their end.
         tested: the keys with which it was tested, such as ``k 2, rounds 6``; empty: it has none that matter.
     """
-    if (file := _note_file(kind)) is not None:
+    identity = _identity_of(kind)
+    if identity is not None and (file := _note_file(identity)) is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        keys = sorted({*tested_keys(kind), tested} - {""})
-        write_atomically(file, json.dumps({**(_identity_of(kind) or {}), "tested": keys}).encode())
+        keys = sorted({*(_keys_in(file, identity) or ()), tested} - {""})
+        write_atomically(file, json.dumps({**identity, "tested": keys}).encode())
 
 
 def forget_pass(kind: type) -> None:
     """Remove the note that a class has met its contract, because a test of it has failed."""
-    if (file := _note_file(kind)) is not None:
+    if (file := _note_file(_identity_of(kind))) is not None:
         file.unlink(missing_ok=True)
 
 
-def tested_keys(kind: type) -> list[str]:
-    """Return the keys with which a class has met its contract, as :func:`note_pass` got them."""
-    return _note_of(kind) or []
+def tested_keys(kind: type) -> list[str] | None:
+    """Return the keys with which a class has met its contract, as :func:`note_pass` got them; None: it has not."""
+    identity = _identity_of(kind)
+    file = _note_file(identity)
+    return None if file is None else _keys_in(file, identity)
 
 
 class _OpenCheckIn:
@@ -199,11 +202,11 @@ def assumptions_of(scenario: AnyScenario) -> list[str]:
     """Say on which packages the guarantee rests beside fedamp, and whether their schemes have met their contract."""
     said = []
     for key, kind in foreign_schemes(scenario).items():
-        otherwise = "is charged without amplification"
-        if scenario.privacy.unchecked:
-            otherwise = "is charged as it says, unchecked"
-        tested = " and ".join(f"({keys})" for keys in tested_keys(kind))
-        met = f"{_MET} {tested}".rstrip() if has_passed(kind) else f"which {otherwise}"
+        met = "which is charged without amplification"
+        if (tested := tested_keys(kind)) is not None:
+            met = " ".join([_MET, " and ".join(f"({keys})" for keys in tested)]).rstrip()
+        elif scenario.privacy.unchecked:
+            met = "which is charged as it says, unchecked"
         said.append(f"{_SCHEME}{key} is {_class_name(kind)}, {met}")
     return said
 
@@ -224,22 +227,20 @@ def _class_name(kind: type) -> str:
     return path_of(kind) + (f" of {package}" if package else "")
 
 
-def _note_of(kind: type) -> list[str] | None:
-    """Read a class's note, and return the tested keys; None: there is none, or it is damaged or of something else."""
-    file = _note_file(kind)
-    if file is None or not file.is_file():
+def _keys_in(file: Path, identity: dict[str, object] | None) -> list[str] | None:
+    """Read the tested keys in a note; None: there is none, or it is damaged or of something else."""
+    if not file.is_file():
         return None
     try:
         found = json.loads(read_regular(file))
         tested = list(map(str, found.pop("tested")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return tested if found == _identity_of(kind) else None
+    return tested if found == identity else None
 
 
-def _note_file(kind: type) -> Path | None:
-    """Return the file of a class's note; None where nothing is noted."""
-    identity = _identity_of(kind)
+def _note_file(identity: dict[str, object] | None) -> Path | None:
+    """Return the file of a class's note, by :func:`_identity_of` it; None where nothing is noted."""
     if identity is None or os.environ.get("FEDAMP_CACHE") == "off":
         return None
     return (

@@ -125,7 +125,7 @@ def adaptive(mechanisms: Sequence[Mechanism], delta: float) -> float | None:
     while found < math.inf and excess(found / 1.002 ** (steps + stride), sampled=True) <= 1:
         steps, stride = steps + stride, 2 * stride
     while (stride := stride // 2) > 0:
-        if found < math.inf and excess(found / 1.002 ** (steps + stride), sampled=True) <= 1:
+        if excess(found / 1.002 ** (steps + stride), sampled=True) <= 1:
             steps += stride
     found /= 1.002**steps
     return found if found <= LARGEST_EPSILON else None
